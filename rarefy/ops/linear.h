@@ -19,6 +19,9 @@ struct LinearWeight {
   const float* bias = nullptr;
 };
 
+/// Throws BadInput naming `name` unless the sizes fit the type's blocks and data is there, Unsupported for I32.
+void check_weight(const char* name, const LinearWeight& weight);
+
 /// Rows up to which `linear` reads the weights in their stored form (decode) instead of a matrix product (prefill).
 /// Decode batches never exceed it, so a row's result does not depend on how many rows stand beside it.
 inline constexpr std::int64_t kMaxDecodeRows = 32;

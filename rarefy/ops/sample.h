@@ -19,8 +19,8 @@ void check_sampling(const SamplingParams& params);
 
 /// Token chosen from `logits` [vocab] float32: temperature, then top-k, top-p, min-p, in that order (llama.cpp's
 /// terms). Deterministic: the `step`-th draw of `params.seed` comes from a counter-based generator, so a request's
-/// tokens do not depend on its neighbours. Ties take the lower id. Throws BadInput (E_LOGITS) if a logit is NaN or none
-/// is finite.
+/// tokens do not depend on its neighbours. Ties take the lower id; a logit of -inf is never chosen. Throws BadInput
+/// (E_LOGITS) if a logit is NaN or +inf, or none is finite, and as check_sampling does.
 std::int32_t sample(std::span<const float> logits, const SamplingParams& params, std::uint64_t step);
 
 }  // namespace rarefy::ops

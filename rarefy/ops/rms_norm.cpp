@@ -1,0 +1,18 @@
+// Checks and dispatch of rms_norm.
+#include "rarefy/ops/rms_norm.h"
+
+#include "rarefy/ops/cpu.h"
+
+namespace rarefy::ops {
+
+void rms_norm(const TensorView& x, const TensorView& weight, float eps, const TensorView& y, Stream& stream) {
+  const Device device = stream.device();
+  require_device(device);
+  CHECK(x.shape.rank() == 2, "rms_norm: x is {}, not [rows, dim]", to_string(x.shape));
+  check_tensor("rms_norm: x", x, DType::F32, x.shape, device);
+  check_tensor("rms_norm: weight", weight, DType::F32, {x.shape[1]}, device);
+  check_tensor("rms_norm: y", y, DType::F32, x.shape, device);
+  cpu::rms_norm(x.as<float>(), weight.as<float>(), x.shape[0], x.shape[1], eps, y.as<float>());
+}
+
+}  // namespace rarefy::ops

@@ -1,0 +1,149 @@
+// Vectorised dequantisation: each block is spread to bytes, then scaled to floats.
+#include "rarefy/ops/unpack.h"
+
+#include <cstring>
+
+#include "rarefy/base/convert.h"
+#include "rarefy/base/quant.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "rarefy/ops/unpack.cpp"
+#include <hwy/foreach_target.h>
+// After foreach_target.h, which includes this file once per target.
+#include <hwy/highway.h>
+
+HWY_BEFORE_NAMESPACE();
+namespace rarefy::ops::HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+float half_at(const std::uint8_t* p) {
+  Half h;
+  std::memcpy(&h.bits, p, sizeof h.bits);
+  return to_float(h);
+}
+
+// out[i] = scale * q[i] + offset, rounded twice as the plain version does; `count` is a multiple of 16.
+void scale_bytes(const std::int8_t* q, std::int64_t count, float scale, float offset, float* out) {
+  const hn::CappedTag<float, 16> d;
+  const hn::Rebind<std::int32_t, decltype(d)> d32;
+  const hn::Rebind<std::int8_t, decltype(d)> d8;
+  const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
+  const auto scales = hn::Set(d, scale);
+  const auto offsets = hn::Set(d, offset);
+  for (std::int64_t i = 0; i < count; i += lanes) {
+    const auto values = hn::ConvertTo(d, hn::PromoteTo(d32, hn::LoadU(d8, q + i)));
+    hn::StoreU(hn::Add(hn::Mul(values, scales), offsets), d, out + i);
+  }
+}
+
+// Two values a byte: the low nibbles come first, the high ones after all of them.
+void spread_nibbles(const std::uint8_t* bytes, std::int64_t count, int bias, std::int8_t* q) {
+  for (std::int64_t i = 0; i < count; ++i) {
+    q[i] = static_cast<std::int8_t>((bytes[i] & 15) - bias);
+    q[count + i] = static_cast<std::int8_t>((bytes[i] >> 4) - bias);
+  }
+}
+
+void unpack_q8_0(const std::uint8_t* block, float* out) {
+  scale_bytes(reinterpret_cast<const std::int8_t*>(block + 2), 32, half_at(block), 0, out);
+}
+
+void unpack_q4_0(const std::uint8_t* block, float* out) {
+  std::int8_t q[32];
+  spread_nibbles(block + 2, 16, 8, q);
+  scale_bytes(q, 32, half_at(block), 0, out);
+}
+
+void unpack_q4_1(const std::uint8_t* block, float* out) {
+  std::int8_t q[32];
+  spread_nibbles(block + 4, 16, 0, q);
+  scale_bytes(q, 32, half_at(block), half_at(block + 2), out);
+}
+
+// Eight groups of 32 values; the 6-bit scales and minima of the last four are split over two bytes.
+void unpack_q4_k(const std::uint8_t* block, float* out) {
+  const float scale = half_at(block);
+  const float min_scale = half_at(block + 2);
+  const std::uint8_t* packed = block + 4;
+  std::int8_t q[64];
+  for (int j = 0; j < 8; ++j) {
+    if (j % 2 == 0) spread_nibbles(block + 16 + 16 * j, 32, 0, q);
+    const int group_scale = j < 4 ? packed[j] & 63 : (packed[j + 4] & 15) | (packed[j - 4] >> 6 << 4);
+    const int group_min = j < 4 ? packed[j + 4] & 63 : packed[j + 4] >> 4 | (packed[j] >> 6 << 4);
+    scale_bytes(q + 32 * (j % 2), 32, scale * static_cast<float>(group_scale),
+                -(min_scale * static_cast<float>(group_min)), out + 32 * j);
+  }
+}
+
+// Two halves of 128 values: 64 bytes of low nibbles, 32 bytes of high bit pairs, eight scales each.
+void unpack_q6_k(const std::uint8_t* block, float* out) {
+  const float scale = half_at(block + 208);
+  for (int half = 0; half < 2; ++half) {
+    const std::uint8_t* low = block + 64 * half;
+    const std::uint8_t* high = block + 128 + 32 * half;
+    const auto* scales = reinterpret_cast<const std::int8_t*>(block + 192 + 8 * half);
+    std::int8_t q[128];
+    for (int i = 0; i < 32; ++i) {
+      q[i] = static_cast<std::int8_t>(((low[i] & 15) | (high[i] & 3) << 4) - 32);
+      q[i + 32] = static_cast<std::int8_t>(((low[i + 32] & 15) | (high[i] >> 2 & 3) << 4) - 32);
+      q[i + 64] = static_cast<std::int8_t>((low[i] >> 4 | (high[i] >> 4 & 3) << 4) - 32);
+      q[i + 96] = static_cast<std::int8_t>((low[i + 32] >> 4 | high[i] >> 6 << 4) - 32);
+    }
+    for (int j = 0; j < 8; ++j)
+      scale_bytes(q + 16 * j, 16, scale * static_cast<float>(scales[j]), 0, out + 128 * half + 16 * j);
+  }
+}
+
+// Whether `type` has a vector version; if so the row is written.
+bool unpack_row(DType type, const std::uint8_t* src, std::int64_t count, float* out) {
+  void (*unpack_block)(const std::uint8_t*, float*) = nullptr;
+  switch (type) {
+    case DType::Q8_0:
+      unpack_block = unpack_q8_0;
+      break;
+    case DType::Q4_0:
+      unpack_block = unpack_q4_0;
+      break;
+    case DType::Q4_1:
+      unpack_block = unpack_q4_1;
+      break;
+    case DType::Q4_K:
+      unpack_block = unpack_q4_k;
+      break;
+    case DType::Q6_K:
+      unpack_block = unpack_q6_k;
+      break;
+    default:
+      return false;
+  }
+  const BlockSize size = block_size(type);
+  for (std::int64_t i = 0; i < count; i += size.elements, src += size.bytes) unpack_block(src, out + i);
+  return true;
+}
+
+}  // namespace rarefy::ops::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace rarefy::ops {
+HWY_EXPORT(unpack_row);
+
+void unpack(DType type, const std::byte* src, std::int64_t count, float* out) {
+  switch (type) {
+    case DType::F32:
+      std::memcpy(out, src, static_cast<std::size_t>(count) * sizeof(float));
+      return;
+    case DType::F16:
+      convert(reinterpret_cast<const Half*>(src), count, out);
+      return;
+    case DType::BF16:
+      convert(reinterpret_cast<const BFloat16*>(src), count, out);
+      return;
+    default:
+      if (!HWY_DYNAMIC_DISPATCH(unpack_row)(type, reinterpret_cast<const std::uint8_t*>(src), count, out))
+        dequantize(type, src, count, out);
+  }
+}
+
+}  // namespace rarefy::ops
+#endif

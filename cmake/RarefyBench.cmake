@@ -1,8 +1,10 @@
-# One benchmark program per file of bench/.
+# One benchmark program per file of bench/; floor.cpp measures what the machine can do, for all of them.
 find_package(benchmark REQUIRED)
 file(GLOB rarefy_bench_sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/bench/*_bench.cpp)
+add_library(bench_floor STATIC ${CMAKE_SOURCE_DIR}/bench/floor.cpp)
+target_link_libraries(bench_floor PUBLIC rarefy)
 foreach(source ${rarefy_bench_sources})
   get_filename_component(name ${source} NAME_WE)
   add_executable(${name} ${source})
-  target_link_libraries(${name} PRIVATE rarefy benchmark::benchmark)
+  target_link_libraries(${name} PRIVATE rarefy bench_floor benchmark::benchmark)
 endforeach()

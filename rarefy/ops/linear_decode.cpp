@@ -1,76 +1,101 @@
-// Decode products: every weight is read once, in its stored form.
+// Decode products: every weight is read once, in its stored form, by one team of threads for the whole call.
 #include <omp.h>
 
+#include <algorithm>
+#include <array>
+
 #include "rarefy/ops/cpu.h"
-#include "rarefy/ops/unpack.h"
+#include "rarefy/ops/linear_kernels.h"
 
-#undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "rarefy/ops/linear_decode.cpp"
-#include <hwy/foreach_target.h>
-// After foreach_target.h, which includes this file once per target.
-#include <hwy/highway.h>
-
-HWY_BEFORE_NAMESPACE();
-namespace rarefy::ops::cpu::HWY_NAMESPACE {
-namespace hn = hwy::HWY_NAMESPACE;
-
-float dot(const float* a, const float* b, std::int64_t count) {
-  const hn::ScalableTag<float> d;
-  const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
-  auto s0 = hn::Zero(d), s1 = hn::Zero(d), s2 = hn::Zero(d), s3 = hn::Zero(d);
-  std::int64_t i = 0;
-  for (; i + 4 * lanes <= count; i += 4 * lanes) {
-    s0 = hn::MulAdd(hn::LoadU(d, a + i), hn::LoadU(d, b + i), s0);
-    s1 = hn::MulAdd(hn::LoadU(d, a + i + lanes), hn::LoadU(d, b + i + lanes), s1);
-    s2 = hn::MulAdd(hn::LoadU(d, a + i + 2 * lanes), hn::LoadU(d, b + i + 2 * lanes), s2);
-    s3 = hn::MulAdd(hn::LoadU(d, a + i + 3 * lanes), hn::LoadU(d, b + i + 3 * lanes), s3);
-  }
-  float sum = hn::GetLane(hn::SumOfLanes(d, hn::Add(hn::Add(s0, s1), hn::Add(s2, s3))));
-  for (; i < count; ++i) sum += a[i] * b[i];
-  return sum;
-}
-
-}  // namespace rarefy::ops::cpu::HWY_NAMESPACE
-HWY_AFTER_NAMESPACE();
-
-#if HWY_ONCE
 namespace rarefy::ops::cpu {
-HWY_EXPORT(dot);
-
 namespace {
 
-// The share of thread `thread` of `threads` in `count` rows.
-std::int64_t share(std::int64_t count, int thread, int threads) { return count * thread / threads; }
+// Below, one thread is done before a second one has started.
+constexpr std::int64_t kBytesForTwoThreads = 16 << 10;
 
-void rows_of_weight(const LinearCall& call, std::size_t j, std::int64_t begin, std::int64_t end, float* unpacked) {
-  const LinearWeight& weight = call.weights[j];
-  float* y = call.y[j].as<float>();
-  for (std::int64_t o = begin; o < end; ++o) {
-    unpack(weight.dtype, weight.data + o * row_bytes(weight.dtype, weight.in), weight.in, unpacked);
-    for (std::int64_t i = 0; i < call.rows; ++i) {
-      float& out = y[i * weight.out + o];
-      float sum = HWY_DYNAMIC_DISPATCH(dot)(unpacked, call.x + i * call.in, call.in);
-      if (weight.bias != nullptr) sum += weight.bias[o];
-      out = call.accumulate ? out + sum : sum;
-    }
+constexpr std::array<std::int64_t, 2> kGroups{32, 256};
+
+std::int64_t round_up(std::int64_t bytes) { return (bytes + 63) / 64 * 64; }
+
+std::int64_t quantized_bytes(std::int64_t rows, std::int64_t in) {
+  return round_up(rows * in) + 2 * round_up(rows * (in / 32) * 4) + round_up(rows * (in / 16) * 2);
+}
+
+QuantizedRows place(std::byte* memory, std::int64_t rows, std::int64_t in) {
+  const std::int64_t floats = round_up(rows * (in / 32) * 4);
+  std::byte* scale = memory + round_up(rows * in);
+  return {reinterpret_cast<std::int8_t*>(memory), reinterpret_cast<float*>(scale),
+          reinterpret_cast<float*>(scale + floats), reinterpret_cast<std::int16_t*>(scale + 2 * floats)};
+}
+
+// What one call needs, decided before the threads start.
+struct Plan {
+  int threads;
+  std::array<bool, kGroups.size()> used{};  // activations quantised in groups of kGroups[i]
+  std::array<QuantizedRows, kGroups.size()> quantized{};
+  float* unpacked;  // [threads, in]
+};
+
+Plan make_plan(const LinearCall& call, Precision precision, Workspace& workspace) {
+  Plan plan{};
+  std::int64_t bytes = 0;
+  for (const LinearWeight& weight : call.weights) {
+    bytes += weight.out * row_bytes(weight.dtype, weight.in);
+    for (std::size_t g = 0; g < kGroups.size(); ++g)
+      plan.used[g] |= precision == Precision::Fast && integer_group(weight.dtype) == kGroups[g];
+  }
+  plan.threads = bytes * call.rows < kBytesForTwoThreads ? 1 : omp_get_max_threads();
+  const std::int64_t set = quantized_bytes(call.rows, call.in);
+  std::byte* memory =
+      workspace.reserve(static_cast<std::int64_t>(kGroups.size()) * set + plan.threads * round_up(call.in * 4));
+  for (QuantizedRows& rows : plan.quantized) {
+    rows = place(memory, call.rows, call.in);
+    memory += set;
+  }
+  plan.unpacked = reinterpret_cast<float*>(memory);
+  return plan;
+}
+
+void quantize_rows(const LinearCall& call, const Plan& plan, std::int64_t row) {
+  for (std::size_t g = 0; g < kGroups.size(); ++g)
+    if (plan.used[g]) quantize_row(call.x + row * call.in, call.in, kGroups[g], row, plan.quantized[g]);
+}
+
+// The share of one thread: an equal part of every weight, so that types of different speed balance.
+void thread_products(const LinearCall& call, Precision precision, const Plan& plan, int thread, int threads) {
+  for (std::size_t j = 0; j < call.weights.size(); ++j) {
+    const LinearWeight& weight = call.weights[j];
+    const std::int64_t begin = weight.out * thread / threads;
+    const std::int64_t end = weight.out * (thread + 1) / threads;
+    const ProductOutput output{reinterpret_cast<float*>(call.y[j].data), weight.out, weight.bias, call.accumulate};
+    const std::int64_t group = precision == Precision::Fast ? integer_group(weight.dtype) : 0;
+    if (group == 0)
+      float_products(weight, call.x, call.rows, begin, end, plan.unpacked + thread * (round_up(call.in * 4) / 4),
+                     output);
+    else
+      integer_products(weight, plan.quantized[group == kGroups[0] ? 0 : 1], call.rows, begin, end, output);
   }
 }
 
 }  // namespace
 
-void linear_decode(const LinearCall& call, Precision, Workspace& workspace) {
-  const int threads = omp_get_max_threads();
-  float* unpacked = workspace.reserve_as<float>(threads * call.in);
-#pragma omp parallel num_threads(threads)
+void linear_decode(const LinearCall& call, Precision precision, Workspace& workspace) {
+  const Plan plan = make_plan(call, precision, workspace);
+  // One row is quantised sooner than a barrier is passed.
+  if (call.rows == 1 || plan.threads == 1)
+    for (std::int64_t i = 0; i < call.rows; ++i) quantize_rows(call, plan, i);
+  if (plan.threads == 1) {
+    thread_products(call, precision, plan, 0, 1);
+    return;
+  }
+#pragma omp parallel num_threads(plan.threads)
   {
-    const int thread = omp_get_thread_num();
-    for (std::size_t j = 0; j < call.weights.size(); ++j) {
-      const std::int64_t out = call.weights[j].out;
-      rows_of_weight(call, j, share(out, thread, omp_get_num_threads()), share(out, thread + 1, omp_get_num_threads()),
-                     unpacked + thread * call.in);
+    if (call.rows > 1) {
+#pragma omp for
+      for (std::int64_t i = 0; i < call.rows; ++i) quantize_rows(call, plan, i);
     }
+    thread_products(call, precision, plan, omp_get_thread_num(), omp_get_num_threads());
   }
 }
 
 }  // namespace rarefy::ops::cpu
-#endif

@@ -1,0 +1,359 @@
+// Decode products of quantised weights with int8 activations: integer sums per block, scaled in float32.
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include "rarefy/base/check.h"
+#include "rarefy/ops/linear_kernels.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "rarefy/ops/linear_int8.cpp"
+#include <hwy/foreach_target.h>
+// After foreach_target.h, which includes this file once per target.
+#include <hwy/highway.h>
+
+HWY_BEFORE_NAMESPACE();
+namespace rarefy::ops::cpu::HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+// Largest |x| of `count` values (a multiple of 32); NaN if one of them is not finite.
+float largest(const float* x, std::int64_t count) {
+  const hn::CappedTag<float, 16> d;
+  const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
+  auto top = hn::Zero(d);
+  auto poison = hn::Zero(d);  // 0 x is NaN where x is not finite, which a maximum would lose
+  for (std::int64_t i = 0; i < count; i += lanes) {
+    const auto v = hn::LoadU(d, x + i);
+    top = hn::Max(top, hn::Abs(v));
+    poison = hn::MulAdd(v, hn::Zero(d), poison);
+  }
+  return hn::GetLane(hn::MaxOfLanes(d, top)) + hn::GetLane(hn::SumOfLanes(d, poison));
+}
+
+// Sixteen values to int8; returns their sum.
+std::int32_t quantize_16(const float* x, float inverse, std::int8_t* q) {
+  const hn::CappedTag<float, 16> d;
+  const hn::Rebind<std::int32_t, decltype(d)> d32;
+  const hn::Rebind<std::int8_t, decltype(d)> d8;
+  const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
+  auto sum = hn::Zero(d32);
+  for (std::int64_t i = 0; i < 16; i += lanes) {
+    const auto v = hn::NearestInt(hn::Mul(hn::LoadU(d, x + i), hn::Set(d, inverse)));
+    sum = hn::Add(sum, v);
+    hn::StoreU(hn::DemoteTo(d8, v), d8, q + i);
+  }
+  return hn::GetLane(hn::SumOfLanes(d32, sum));
+}
+
+void quantize(const float* x, std::int64_t in, std::int64_t group, std::int64_t row, const QuantizedRows& rows) {
+  std::int8_t* q = rows.q + row * in;
+  float* scale = rows.scale + row * (in / 32);
+  float* sum = rows.sum + row * (in / 32);
+  std::int16_t* sum16 = rows.sum16 + row * (in / 16);
+  for (std::int64_t begin = 0; begin < in; begin += group) {
+    const float top = largest(x + begin, group);
+    const bool usable = top > 1e-30f;  // below, 127 / top would overflow; such activations count as zero
+    const float step = usable ? top / 127 : top * 0;
+    const float inverse = usable ? 127 / top : 0;
+    for (std::int64_t i = begin; i < begin + group; i += 32) {
+      const std::int32_t low = quantize_16(x + i, inverse, q + i);
+      const std::int32_t high = quantize_16(x + i + 16, inverse, q + i + 16);
+      sum16[i / 16] = static_cast<std::int16_t>(low);
+      sum16[i / 16 + 1] = static_cast<std::int16_t>(high);
+      scale[i / 32] = step;
+      sum[i / 32] = step * static_cast<float>(low + high);
+    }
+  }
+}
+
+#if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX2
+
+// Row r of the activations, from its beginning.
+struct ActivationRow {
+  const std::int8_t* q;
+  const float* scale;
+  const float* sum;
+  const std::int16_t* sum16;
+};
+
+struct Sums {
+  __m256 dot;
+  __m256 offset;
+};
+
+float sum_of_lanes(__m256 v) {
+  const __m128 four = _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
+  const __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
+  return _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)));
+}
+
+__m256i load_256(const void* p) { return _mm256_loadu_si256(static_cast<const __m256i*>(p)); }
+
+// Sums of four neighbouring products, unsigned w times signed x; |w| <= 128, so that pairs fit 16 bits.
+__m256i dot_quads(__m256i w, __m256i x) {
+#if HWY_TARGET <= HWY_AVX3_DL
+  return _mm256_dpbusd_epi32(_mm256_setzero_si256(), w, x);
+#else
+  return _mm256_madd_epi16(_mm256_maddubs_epi16(w, x), _mm256_set1_epi16(1));
+#endif
+}
+
+// Sums of two neighbouring pairs of products, each pair times its 16-bit scale.
+__m256i dot_scaled(__m256i w, __m256i x, __m256i scales) {
+  return _mm256_madd_epi16(_mm256_maddubs_epi16(w, x), scales);
+}
+
+// 16 bytes of two values each: the low nibbles in the lower half, the high ones in the upper.
+__m256i nibbles(const std::uint8_t* p) {
+  const __m256i twice = _mm256_broadcastsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+  const __m256i shift = _mm256_set_epi32(4, 4, 4, 4, 0, 0, 0, 0);
+  return _mm256_and_si256(_mm256_srlv_epi32(twice, shift), _mm256_set1_epi8(15));
+}
+
+// The fp16 at p, in every lane.
+__m256 half_lanes(const std::uint8_t* p) {
+  std::int16_t bits;
+  std::memcpy(&bits, p, sizeof bits);
+  return _mm256_cvtph_ps(_mm_set1_epi16(bits));
+}
+
+// Each type adds one block of weights times the block of R rows of activations that starts at value k.
+struct Q8_0 {
+  static constexpr std::int64_t kValues = 32, kBytes = 34;
+  template <int R>
+  static void add(const std::uint8_t* block, const ActivationRow* x, std::int64_t k, Sums* sums) {
+    const __m256i w = load_256(block + 2);
+    const __m256i magnitude = _mm256_abs_epi8(w);
+    const __m256 d = half_lanes(block);
+    for (int r = 0; r < R; ++r) {
+      const __m256i dot = dot_quads(magnitude, _mm256_sign_epi8(load_256(x[r].q + k), w));
+      const __m256 scale = _mm256_mul_ps(d, _mm256_broadcast_ss(x[r].scale + k / 32));
+      sums[r].dot = _mm256_fmadd_ps(_mm256_cvtepi32_ps(dot), scale, sums[r].dot);
+    }
+  }
+  static float finish(const Sums& s) { return sum_of_lanes(s.dot); }
+};
+
+struct Q4_0 {
+  static constexpr std::int64_t kValues = 32, kBytes = 18;
+  template <int R>
+  static void add(const std::uint8_t* block, const ActivationRow* x, std::int64_t k, Sums* sums) {
+    const __m256i w = nibbles(block + 2);
+    const __m256 d = half_lanes(block);
+    for (int r = 0; r < R; ++r) {
+      const __m256 dot = _mm256_cvtepi32_ps(dot_quads(w, load_256(x[r].q + k)));
+      sums[r].dot = _mm256_fmadd_ps(dot, _mm256_mul_ps(d, _mm256_broadcast_ss(x[r].scale + k / 32)), sums[r].dot);
+      sums[r].offset = _mm256_fmadd_ps(d, _mm256_broadcast_ss(x[r].sum + k / 32), sums[r].offset);
+    }
+  }
+  static float finish(const Sums& s) { return sum_of_lanes(s.dot) - 8 * _mm256_cvtss_f32(s.offset); }
+};
+
+struct Q4_1 {
+  static constexpr std::int64_t kValues = 32, kBytes = 20;
+  template <int R>
+  static void add(const std::uint8_t* block, const ActivationRow* x, std::int64_t k, Sums* sums) {
+    const __m256i w = nibbles(block + 4);
+    std::int32_t halves;
+    std::memcpy(&halves, block, sizeof halves);
+    const __m256 scale_and_min = _mm256_cvtph_ps(_mm_set1_epi32(halves));
+    const __m256 d = _mm256_moveldup_ps(scale_and_min);
+    for (int r = 0; r < R; ++r) {
+      const __m256 dot = _mm256_cvtepi32_ps(dot_quads(w, load_256(x[r].q + k)));
+      sums[r].dot = _mm256_fmadd_ps(dot, _mm256_mul_ps(d, _mm256_broadcast_ss(x[r].scale + k / 32)), sums[r].dot);
+      sums[r].offset = _mm256_fmadd_ps(scale_and_min, _mm256_broadcast_ss(x[r].sum + k / 32), sums[r].offset);
+    }
+  }
+  // The odd lanes of `offset` hold the minima.
+  static float finish(const Sums& s) {
+    return sum_of_lanes(s.dot) + _mm_cvtss_f32(_mm_movehdup_ps(_mm256_castps256_ps128(s.offset)));
+  }
+};
+
+struct Q4_K {
+  static constexpr std::int64_t kValues = 256, kBytes = 144;
+
+  // 6-bit scales (first eight bytes) and minima (last eight) of the groups of 32.
+  static __m128i group_scales(const std::uint8_t* packed) {
+    std::uint32_t u[3];
+    std::memcpy(u, packed, sizeof u);
+    const std::uint32_t high_scales = (u[2] & 0x0f0f0f0fu) | (u[0] >> 6 & 0x03030303u) << 4;
+    const std::uint32_t high_minima = (u[2] >> 4 & 0x0f0f0f0fu) | (u[1] >> 6 & 0x03030303u) << 4;
+    return _mm_setr_epi32(static_cast<int>(u[0] & 0x3f3f3f3fu), static_cast<int>(high_scales),
+                          static_cast<int>(u[1] & 0x3f3f3f3fu), static_cast<int>(high_minima));
+  }
+
+  template <int R>
+  static void add(const std::uint8_t* block, const ActivationRow* x, std::int64_t k, Sums* sums) {
+    const __m128i groups = group_scales(block + 4);
+    const __m256i scales = _mm256_broadcastsi128_si256(_mm_cvtepu8_epi16(groups));
+    const __m256 minima = _mm256_mul_ps(half_lanes(block + 2),
+                                        _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_unpackhi_epi64(groups, groups))));
+    __m256i total[R];
+    for (int r = 0; r < R; ++r) total[r] = _mm256_setzero_si256();
+    __m256i pick = _mm256_set1_epi16(0x0100);  // the two bytes of the group's scale
+    for (int j = 0; j < 8; j += 2) {
+      const __m256i both = load_256(block + 16 + 16 * j);
+      const __m256i low = _mm256_and_si256(both, _mm256_set1_epi8(15));
+      const __m256i high = _mm256_and_si256(_mm256_srli_epi16(both, 4), _mm256_set1_epi8(15));
+      const __m256i low_scale = _mm256_shuffle_epi8(scales, pick);
+      pick = _mm256_add_epi8(pick, _mm256_set1_epi8(2));
+      const __m256i high_scale = _mm256_shuffle_epi8(scales, pick);
+      pick = _mm256_add_epi8(pick, _mm256_set1_epi8(2));
+      for (int r = 0; r < R; ++r) {
+        const std::int8_t* q = x[r].q + k + 32 * j;
+        const __m256i sum =
+            _mm256_add_epi32(dot_scaled(low, load_256(q), low_scale), dot_scaled(high, load_256(q + 32), high_scale));
+        total[r] = _mm256_add_epi32(total[r], sum);
+      }
+    }
+    const __m256 d = half_lanes(block);
+    for (int r = 0; r < R; ++r) {
+      const __m256 scale = _mm256_mul_ps(d, _mm256_broadcast_ss(x[r].scale + k / 32));
+      sums[r].dot = _mm256_fmadd_ps(_mm256_cvtepi32_ps(total[r]), scale, sums[r].dot);
+      sums[r].offset = _mm256_fmadd_ps(minima, _mm256_loadu_ps(x[r].sum + k / 32), sums[r].offset);
+    }
+  }
+  static float finish(const Sums& s) { return sum_of_lanes(_mm256_sub_ps(s.dot, s.offset)); }
+};
+
+struct Q6_K {
+  static constexpr std::int64_t kValues = 256, kBytes = 210;
+
+  // Adds 32 values, of groups 2 v and 2 v + 1, to the totals.
+  template <int R>
+  static void add_32(__m256i w, __m128i scales, int v, const ActivationRow* x, std::int64_t k, __m256i* total) {
+    const __m128i pick = _mm_add_epi8(_mm_set_epi64x(0x0101010101010101, 0), _mm_set1_epi8(static_cast<char>(2 * v)));
+    const __m256i scale = _mm256_cvtepi8_epi16(_mm_shuffle_epi8(scales, pick));
+    for (int r = 0; r < R; ++r)
+      total[r] = _mm256_add_epi32(total[r], dot_scaled(w, load_256(x[r].q + k + 32 * v), scale));
+  }
+
+  // Values are stored 32 too high: 32 times the scaled sums of the activations is taken off.
+  template <int R>
+  static void add(const std::uint8_t* block, const ActivationRow* x, std::int64_t k, Sums* sums) {
+    const __m128i scales = _mm_loadu_si128(reinterpret_cast<const __m128i*>(block + 192));
+    const __m256i wide_scales = _mm256_cvtepi8_epi16(scales);
+    __m256i total[R];
+    for (int r = 0; r < R; ++r) {
+      const __m256i excess = _mm256_madd_epi16(wide_scales, load_256(x[r].sum16 + k / 16));
+      total[r] = _mm256_sub_epi32(_mm256_setzero_si256(), _mm256_slli_epi32(excess, 5));
+    }
+    const __m256i low_mask = _mm256_set1_epi8(15), high_mask = _mm256_set1_epi8(48);
+    for (int half = 0; half < 2; ++half) {
+      const __m256i a = load_256(block + 64 * half), b = load_256(block + 64 * half + 32);
+      const __m256i high = load_256(block + 128 + 32 * half);
+      const auto join = [&](__m256i low, __m256i two_bits) {
+        return _mm256_or_si256(_mm256_and_si256(low, low_mask), _mm256_and_si256(two_bits, high_mask));
+      };
+      const int v = 4 * half;
+      add_32<R>(join(a, _mm256_slli_epi16(high, 4)), scales, v, x, k, total);
+      add_32<R>(join(b, _mm256_slli_epi16(high, 2)), scales, v + 1, x, k, total);
+      add_32<R>(join(_mm256_srli_epi16(a, 4), high), scales, v + 2, x, k, total);
+      add_32<R>(join(_mm256_srli_epi16(b, 4), _mm256_srli_epi16(high, 2)), scales, v + 3, x, k, total);
+    }
+    const __m256 d = half_lanes(block + 208);
+    for (int r = 0; r < R; ++r) {
+      const __m256 scale = _mm256_mul_ps(d, _mm256_broadcast_ss(x[r].scale + k / 32));
+      sums[r].dot = _mm256_fmadd_ps(_mm256_cvtepi32_ps(total[r]), scale, sums[r].dot);
+    }
+  }
+  static float finish(const Sums& s) { return sum_of_lanes(s.dot); }
+};
+
+// W rows of weights times R rows of activations. Every product has its own sums, added to in order of the blocks, so
+// that neither W nor R changes its result.
+template <class Type, int W, int R>
+void tile(const std::uint8_t* w, std::int64_t stride, std::int64_t in, const ActivationRow* x, std::int64_t row,
+          std::int64_t o, const ProductOutput& output) {
+  Sums sums[W][R];
+  for (auto& of_row : sums)
+    for (Sums& s : of_row) s = {_mm256_setzero_ps(), _mm256_setzero_ps()};
+  for (std::int64_t k = 0; k < in; k += Type::kValues, w += Type::kBytes)
+    for (int i = 0; i < W; ++i) Type::template add<R>(w + i * stride, x, k, sums[i]);
+  for (int i = 0; i < W; ++i)
+    for (int r = 0; r < R; ++r) output.put(row + r, o + i, Type::finish(sums[i][r]));
+}
+
+template <class Type>
+void products_of_type(const LinearWeight& weight, const QuantizedRows& x, std::int64_t rows, std::int64_t begin,
+                      std::int64_t end, const ProductOutput& output) {
+  constexpr int kWide = 4;
+  const std::int64_t in = weight.in;
+  const std::int64_t stride = in / Type::kValues * Type::kBytes;
+  for (std::int64_t o = begin; o < end; o += kWide) {
+    const auto* w = reinterpret_cast<const std::uint8_t*>(weight.data) + o * stride;
+    const auto wide = static_cast<int>(std::min<std::int64_t>(kWide, end - o));
+    std::int64_t i = 0;
+    ActivationRow row[4];
+    for (std::int64_t r = 0; r < rows; ++r) {
+      row[r - i] = {x.q + r * in, x.scale + r * (in / 32), x.sum + r * (in / 32), x.sum16 + r * (in / 16)};
+      if (r - i == 3) {
+        for (int j = 0; j < wide; ++j) tile<Type, 1, 4>(w + j * stride, stride, in, row, i, o + j, output);
+        i += 4;
+      }
+    }
+    for (; i < rows; ++i) {
+      const ActivationRow* one = row + i % 4;
+      if (wide == kWide)
+        tile<Type, kWide, 1>(w, stride, in, one, i, o, output);
+      else
+        for (int j = 0; j < wide; ++j) tile<Type, 1, 1>(w + j * stride, stride, in, one, i, o + j, output);
+    }
+  }
+}
+
+using Products = void (*)(const LinearWeight&, const QuantizedRows&, std::int64_t, std::int64_t, std::int64_t,
+                          const ProductOutput&);
+
+Products find_products(DType type) {
+  switch (type) {
+    case DType::Q8_0:
+      return products_of_type<Q8_0>;
+    case DType::Q4_0:
+      return products_of_type<Q4_0>;
+    case DType::Q4_1:
+      return products_of_type<Q4_1>;
+    case DType::Q4_K:
+      return products_of_type<Q4_K>;
+    case DType::Q6_K:
+      return products_of_type<Q6_K>;
+    default:
+      return nullptr;
+  }
+}
+
+#else
+
+using Products = void (*)(const LinearWeight&, const QuantizedRows&, std::int64_t, std::int64_t, std::int64_t,
+                          const ProductOutput&);
+
+Products find_products(DType) { return nullptr; }
+
+#endif
+
+}  // namespace rarefy::ops::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace rarefy::ops::cpu {
+HWY_EXPORT(find_products);
+HWY_EXPORT(quantize);
+
+std::int64_t integer_group(DType type) {
+  if (HWY_DYNAMIC_DISPATCH(find_products)(type) == nullptr) return 0;
+  return std::max<std::int64_t>(32, block_size(type).elements);
+}
+
+void quantize_row(const float* x, std::int64_t in, std::int64_t group, std::int64_t row, const QuantizedRows& rows) {
+  HWY_DYNAMIC_DISPATCH(quantize)(x, in, group, row, rows);
+}
+
+void integer_products(const LinearWeight& weight, const QuantizedRows& x, std::int64_t rows, std::int64_t begin,
+                      std::int64_t end, const ProductOutput& output) {
+  HWY_DYNAMIC_DISPATCH(find_products)(weight.dtype)(weight, x, rows, begin, end, output);
+}
+
+}  // namespace rarefy::ops::cpu
+#endif

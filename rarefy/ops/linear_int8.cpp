@@ -77,11 +77,6 @@ struct ActivationRow {
   const std::int16_t* sum16;
 };
 
-struct Sums {
-  __m256 dot;
-  __m256 offset;
-};
-
 float sum_of_lanes(__m256 v) {
   const __m128 four = _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
   const __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
@@ -115,17 +110,23 @@ __m256i nibbles(const std::uint8_t* p) {
 __m256 half_lanes(const std::uint8_t* p) {
   std::int16_t bits;
   std::memcpy(&bits, p, sizeof bits);
-  return _mm256_cvtph_ps(_mm_set1_epi16(bits));
+  return _mm256_broadcastss_ps(_mm_cvtph_ps(_mm_cvtsi32_si128(bits)));
 }
 
-// Each type adds one block of weights times the block of R rows of activations that starts at value k.
+// Each type adds one block of weights times the block of R rows of activations that starts at value k to the sums of
+// these rows. The loops over R are unrolled early, so that the sums stay in registers.
 struct Q8_0 {
   static constexpr std::int64_t kValues = 32, kBytes = 34;
+  struct Sums {
+    __m256 dot;
+  };
+
   template <int R>
   static void add(const std::uint8_t* block, const ActivationRow* x, std::int64_t k, Sums* sums) {
     const __m256i w = load_256(block + 2);
     const __m256i magnitude = _mm256_abs_epi8(w);
     const __m256 d = half_lanes(block);
+#pragma GCC unroll 4
     for (int r = 0; r < R; ++r) {
       const __m256i dot = dot_quads(magnitude, _mm256_sign_epi8(load_256(x[r].q + k), w));
       const __m256 scale = _mm256_mul_ps(d, _mm256_broadcast_ss(x[r].scale + k / 32));
@@ -137,42 +138,56 @@ struct Q8_0 {
 
 struct Q4_0 {
   static constexpr std::int64_t kValues = 32, kBytes = 18;
+  struct Sums {
+    __m256 dot;
+    __m128 offset;
+  };
+
   template <int R>
   static void add(const std::uint8_t* block, const ActivationRow* x, std::int64_t k, Sums* sums) {
     const __m256i w = nibbles(block + 2);
     const __m256 d = half_lanes(block);
+#pragma GCC unroll 4
     for (int r = 0; r < R; ++r) {
       const __m256 dot = _mm256_cvtepi32_ps(dot_quads(w, load_256(x[r].q + k)));
       sums[r].dot = _mm256_fmadd_ps(dot, _mm256_mul_ps(d, _mm256_broadcast_ss(x[r].scale + k / 32)), sums[r].dot);
-      sums[r].offset = _mm256_fmadd_ps(d, _mm256_broadcast_ss(x[r].sum + k / 32), sums[r].offset);
+      sums[r].offset = _mm_fmadd_ps(_mm256_castps256_ps128(d), _mm_broadcast_ss(x[r].sum + k / 32), sums[r].offset);
     }
   }
-  static float finish(const Sums& s) { return sum_of_lanes(s.dot) - 8 * _mm256_cvtss_f32(s.offset); }
+  static float finish(const Sums& s) { return sum_of_lanes(s.dot) - 8 * _mm_cvtss_f32(s.offset); }
 };
 
 struct Q4_1 {
   static constexpr std::int64_t kValues = 32, kBytes = 20;
+  struct Sums {
+    __m256 dot;
+    __m128 offset;
+  };
+
   template <int R>
   static void add(const std::uint8_t* block, const ActivationRow* x, std::int64_t k, Sums* sums) {
     const __m256i w = nibbles(block + 4);
     std::int32_t halves;
     std::memcpy(&halves, block, sizeof halves);
-    const __m256 scale_and_min = _mm256_cvtph_ps(_mm_set1_epi32(halves));
-    const __m256 d = _mm256_moveldup_ps(scale_and_min);
+    const __m128 scale_and_min = _mm_cvtph_ps(_mm_cvtsi32_si128(halves));
+    const __m256 d = _mm256_broadcastss_ps(scale_and_min);
+#pragma GCC unroll 4
     for (int r = 0; r < R; ++r) {
       const __m256 dot = _mm256_cvtepi32_ps(dot_quads(w, load_256(x[r].q + k)));
       sums[r].dot = _mm256_fmadd_ps(dot, _mm256_mul_ps(d, _mm256_broadcast_ss(x[r].scale + k / 32)), sums[r].dot);
-      sums[r].offset = _mm256_fmadd_ps(scale_and_min, _mm256_broadcast_ss(x[r].sum + k / 32), sums[r].offset);
+      sums[r].offset = _mm_fmadd_ps(scale_and_min, _mm_broadcast_ss(x[r].sum + k / 32), sums[r].offset);
     }
   }
-  // The odd lanes of `offset` hold the minima.
-  static float finish(const Sums& s) {
-    return sum_of_lanes(s.dot) + _mm_cvtss_f32(_mm_movehdup_ps(_mm256_castps256_ps128(s.offset)));
-  }
+  // Lane 1 of `offset` holds the minima.
+  static float finish(const Sums& s) { return sum_of_lanes(s.dot) + _mm_cvtss_f32(_mm_movehdup_ps(s.offset)); }
 };
 
 struct Q4_K {
   static constexpr std::int64_t kValues = 256, kBytes = 144;
+  struct Sums {
+    __m256 dot;
+    __m256 offset;
+  };
 
   // 6-bit scales (first eight bytes) and minima (last eight) of the groups of 32.
   static __m128i group_scales(const std::uint8_t* packed) {
@@ -191,6 +206,7 @@ struct Q4_K {
     const __m256 minima = _mm256_mul_ps(half_lanes(block + 2),
                                         _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_unpackhi_epi64(groups, groups))));
     __m256i total[R];
+#pragma GCC unroll 4
     for (int r = 0; r < R; ++r) total[r] = _mm256_setzero_si256();
     __m256i pick = _mm256_set1_epi16(0x0100);  // the two bytes of the group's scale
     for (int j = 0; j < 8; j += 2) {
@@ -201,6 +217,7 @@ struct Q4_K {
       pick = _mm256_add_epi8(pick, _mm256_set1_epi8(2));
       const __m256i high_scale = _mm256_shuffle_epi8(scales, pick);
       pick = _mm256_add_epi8(pick, _mm256_set1_epi8(2));
+#pragma GCC unroll 4
       for (int r = 0; r < R; ++r) {
         const std::int8_t* q = x[r].q + k + 32 * j;
         const __m256i sum =
@@ -209,6 +226,7 @@ struct Q4_K {
       }
     }
     const __m256 d = half_lanes(block);
+#pragma GCC unroll 4
     for (int r = 0; r < R; ++r) {
       const __m256 scale = _mm256_mul_ps(d, _mm256_broadcast_ss(x[r].scale + k / 32));
       sums[r].dot = _mm256_fmadd_ps(_mm256_cvtepi32_ps(total[r]), scale, sums[r].dot);
@@ -220,12 +238,16 @@ struct Q4_K {
 
 struct Q6_K {
   static constexpr std::int64_t kValues = 256, kBytes = 210;
+  struct Sums {
+    __m256 dot;
+  };
 
   // Adds 32 values, of groups 2 v and 2 v + 1, to the totals.
   template <int R>
   static void add_32(__m256i w, __m128i scales, int v, const ActivationRow* x, std::int64_t k, __m256i* total) {
     const __m128i pick = _mm_add_epi8(_mm_set_epi64x(0x0101010101010101, 0), _mm_set1_epi8(static_cast<char>(2 * v)));
     const __m256i scale = _mm256_cvtepi8_epi16(_mm_shuffle_epi8(scales, pick));
+#pragma GCC unroll 4
     for (int r = 0; r < R; ++r)
       total[r] = _mm256_add_epi32(total[r], dot_scaled(w, load_256(x[r].q + k + 32 * v), scale));
   }
@@ -236,6 +258,7 @@ struct Q6_K {
     const __m128i scales = _mm_loadu_si128(reinterpret_cast<const __m128i*>(block + 192));
     const __m256i wide_scales = _mm256_cvtepi8_epi16(scales);
     __m256i total[R];
+#pragma GCC unroll 4
     for (int r = 0; r < R; ++r) {
       const __m256i excess = _mm256_madd_epi16(wide_scales, load_256(x[r].sum16 + k / 16));
       total[r] = _mm256_sub_epi32(_mm256_setzero_si256(), _mm256_slli_epi32(excess, 5));
@@ -254,6 +277,7 @@ struct Q6_K {
       add_32<R>(join(_mm256_srli_epi16(b, 4), _mm256_srli_epi16(high, 2)), scales, v + 3, x, k, total);
     }
     const __m256 d = half_lanes(block + 208);
+#pragma GCC unroll 4
     for (int r = 0; r < R; ++r) {
       const __m256 scale = _mm256_mul_ps(d, _mm256_broadcast_ss(x[r].scale + k / 32));
       sums[r].dot = _mm256_fmadd_ps(_mm256_cvtepi32_ps(total[r]), scale, sums[r].dot);
@@ -268,9 +292,9 @@ struct Q6_K {
 template <class Type, int R>
 void row_products(const std::uint8_t* w, std::int64_t in, const ActivationRow* x, std::int64_t row, std::int64_t o,
                   const ProductOutput& output) {
-  Sums sums[R];
-  for (Sums& s : sums) s = {_mm256_setzero_ps(), _mm256_setzero_ps()};
+  typename Type::Sums sums[R] = {};
   for (std::int64_t k = 0; k < in; k += Type::kValues, w += Type::kBytes) Type::template add<R>(w, x, k, sums);
+#pragma GCC unroll 4
   for (int r = 0; r < R; ++r) output.put(row + r, o, Type::finish(sums[r]));
 }
 

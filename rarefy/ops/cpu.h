@@ -29,6 +29,12 @@ struct RopeShape {
 void rope(const float* x, const float* table, RopeLayout layout, const std::int32_t* order, const RopeShape& shape,
           float* y);
 
+/// The largest logit, -inf if there is none; NaN if one of them is NaN or +inf.
+float largest_logit(std::span<const float> logits);
+
+/// values[i] = exp((values[i] - max) / temperature), values <= max, temperature > 0.
+void softmax_weights(std::span<float> values, float max, float temperature);
+
 /// `y[j]` points to [rows, weights[j].out] float32.
 struct LinearCall {
   const float* x;

@@ -2,6 +2,7 @@
 #include <cmath>
 
 #include "rarefy/ops/cpu.h"
+#include "rarefy/ops/for_rows.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "rarefy/ops/rms_norm_cpu.cpp"
@@ -49,8 +50,7 @@ namespace rarefy::ops::cpu {
 HWY_EXPORT(norm_row);
 
 void rms_norm(const float* x, const float* weight, std::int64_t rows, std::int64_t dim, float eps, float* y) {
-#pragma omp parallel for if (rows > 8)
-  for (std::int64_t i = 0; i < rows; ++i) HWY_DYNAMIC_DISPATCH(norm_row)(x + i * dim, weight, dim, eps, y + i * dim);
+  for_rows(rows, [&](std::int64_t i) { HWY_DYNAMIC_DISPATCH(norm_row)(x + i * dim, weight, dim, eps, y + i * dim); });
 }
 
 }  // namespace rarefy::ops::cpu

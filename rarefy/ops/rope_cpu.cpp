@@ -4,11 +4,10 @@
 #include <cmath>
 
 #include "rarefy/ops/cpu.h"
+#include "rarefy/ops/for_rows.h"
 
 namespace rarefy::ops::cpu {
 namespace {
-
-constexpr std::int64_t kParallelTokens = 8;  // below, starting the threads costs more than the rotation
 
 // `stride` between the two channels of a pair, `step` between pairs: (half, 1) for Halves, (1, 2) for Interleaved.
 void rotate(const float* x, const float* cosines, const float* sines, std::int64_t half, std::int64_t stride,
@@ -44,21 +43,19 @@ void rope_table(std::span<const std::int32_t> positions, const Rope& rope, float
   const auto tokens = static_cast<std::int64_t>(positions.size());
   const auto half = static_cast<std::int64_t>(rope.inv_freq.size());
   const double scale = rope.scale;
-#pragma omp parallel for if (tokens > kParallelTokens)
-  for (std::int64_t t = 0; t < tokens; ++t) {
+  for_rows(tokens, [&](std::int64_t t) {
     float* row = table + t * 2 * half;
     for (std::int64_t i = 0; i < half; ++i) {
       const double angle = positions[static_cast<std::size_t>(t)] * rope.inv_freq[static_cast<std::size_t>(i)];
       row[i] = static_cast<float>(scale * std::cos(angle));
       row[half + i] = static_cast<float>(scale * std::sin(angle));
     }
-  }
+  });
 }
 
 void rope(const float* x, const float* table, RopeLayout layout, const std::int32_t* order, const RopeShape& shape,
           float* y) {
-#pragma omp parallel for if (shape.tokens > kParallelTokens)
-  for (std::int64_t t = 0; t < shape.tokens; ++t) {
+  for_rows(shape.tokens, [&](std::int64_t t) {
     const float* row = table + t * shape.rotary;
     for (std::int64_t h = 0; h < shape.heads; ++h) {
       const std::int64_t offset = (t * shape.heads + h) * shape.head_dim;
@@ -67,7 +64,7 @@ void rope(const float* x, const float* table, RopeLayout layout, const std::int3
       else
         rotate_head_ordered(x + offset, row, layout, order + h / shape.group * shape.head_dim, shape, y + offset);
     }
-  }
+  });
 }
 
 }  // namespace rarefy::ops::cpu

@@ -3,9 +3,11 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 #include <vector>
 
 #include "rarefy/base/check.h"
+#include "rarefy/ops/cpu.h"
 
 namespace rarefy::ops {
 namespace {
@@ -30,32 +32,39 @@ double uniform(std::uint64_t seed, std::uint64_t step) {
   return static_cast<double>(mix(mix(seed) + (step + 1) * 0x9e3779b97f4a7c15u) >> 11) * 0x1p-53;
 }
 
-std::int32_t best_token(std::span<const float> logits) {
-  std::int32_t best = -1;
-  bool bad = false;
-  float best_logit = -INFINITY;
-  for (std::size_t i = 0; i < logits.size(); ++i) {
-    bad |= !(logits[i] < INFINITY);
-    if (logits[i] > best_logit) {
-      best_logit = logits[i];
-      best = static_cast<std::int32_t>(i);
-    }
-  }
-  if (bad || best < 0)
-    fail(ErrorCode::BadInput, "E_LOGITS", "sample: the {} logits hold NaN or infinity, or none is finite",
-         logits.size());
-  return best;
+// exp((logit - max) / temperature) of every candidate.
+std::vector<float> weights_of(std::span<const Candidate> candidates, float max, float temperature) {
+  std::vector<float> weights(candidates.size());
+  for (std::size_t i = 0; i < weights.size(); ++i) weights[i] = candidates[i].logit;
+  cpu::softmax_weights(weights, max, temperature);
+  return weights;
 }
 
-// Walks `candidates` until their weights reach `target`; the last one takes what rounding leaves over.
-template <typename Weight>
-std::int32_t pick(std::span<const Candidate> candidates, double target, const Weight& weight) {
-  std::int32_t chosen = candidates.front().id;
-  for (const Candidate& c : candidates) {
-    const double w = weight(c.logit);
-    if (w > 0) chosen = c.id;
-    target -= w;
-    if (target < 0) break;
+double total_of(std::span<const float> weights) { return std::accumulate(weights.begin(), weights.end(), 0.0); }
+
+// top-p, then min-p: both keep the first of the candidates in order of their logits. A heap, for only those that stay
+// are ever sorted.
+void keep_likely(std::vector<Candidate>& candidates, const SamplingParams& params, float max) {
+  const double enough = params.top_p * total_of(weights_of(candidates, max, params.temperature));
+  std::make_heap(candidates.begin(), candidates.end(), worse);
+  auto kept = candidates.end();
+  double mass = 0;
+  while (kept != candidates.begin() && (kept == candidates.end() || params.top_p == 1 || mass < enough)) {
+    std::pop_heap(candidates.begin(), kept, worse);
+    const double weight = std::exp((static_cast<double>((kept - 1)->logit) - max) / params.temperature);
+    if (weight < params.min_p) break;
+    mass += weight;
+    --kept;
+  }
+  candidates.erase(candidates.begin(), kept);
+}
+
+// Index at which the running sum of `weights` passes `target`; the last one above 0 takes what rounding leaves.
+std::size_t pick(std::span<const float> weights, double target) {
+  std::size_t chosen = 0;
+  for (std::size_t i = 0; i < weights.size() && target >= 0; ++i) {
+    if (weights[i] > 0) chosen = i;
+    target -= weights[i];
   }
   return chosen;
 }
@@ -75,43 +84,23 @@ void check_sampling(const SamplingParams& params) {
 
 std::int32_t sample(std::span<const float> logits, const SamplingParams& params, std::uint64_t step) {
   check_sampling(params);
-  const std::int32_t best = best_token(logits);
-  if (params.temperature == 0 || params.top_k == 1) return best;
+  const float max = cpu::largest_logit(logits);
+  if (!std::isfinite(max))
+    fail(ErrorCode::BadInput, "E_LOGITS", "sample: the {} logits hold NaN or infinity, or none is finite",
+         logits.size());
+  if (params.temperature == 0 || params.top_k == 1)
+    return static_cast<std::int32_t>(std::find(logits.begin(), logits.end(), max) - logits.begin());
 
-  const double max = logits[static_cast<std::size_t>(best)];
-  const auto weight = [&](float logit) { return std::exp((logit - max) / params.temperature); };
-  const auto sum = [&](std::span<const Candidate> some) {
-    double total = 0;
-    for (const Candidate& c : some) total += weight(c.logit);
-    return total;
-  };
   std::vector<Candidate> candidates(logits.size());
   for (std::size_t i = 0; i < logits.size(); ++i) candidates[i] = {logits[i], static_cast<std::int32_t>(i)};
-
-  // Each filter keeps a prefix of the candidates in order of their logits.
-  std::span<Candidate> kept = candidates;
-  if (params.top_k > 0 && static_cast<std::size_t>(params.top_k) < kept.size()) {
-    std::nth_element(kept.begin(), kept.begin() + params.top_k, kept.end(),
-                     [](auto& a, auto& b) { return worse(b, a); });
-    kept = kept.first(static_cast<std::size_t>(params.top_k));
+  if (params.top_k > 0 && static_cast<std::size_t>(params.top_k) < candidates.size()) {
+    std::partial_sort(candidates.begin(), candidates.begin() + params.top_k, candidates.end(),
+                      [](const Candidate& a, const Candidate& b) { return worse(b, a); });
+    candidates.resize(static_cast<std::size_t>(params.top_k));
   }
-  double total = sum(kept);
-  if (params.top_p < 1 || params.min_p > 0) {
-    // Heap order: only the candidates that survive are ever sorted.
-    std::make_heap(kept.begin(), kept.end(), worse);
-    std::size_t count = 0;
-    double mass = 0;
-    while (count < kept.size() && (count == 0 || mass < params.top_p * total)) {
-      std::pop_heap(kept.begin(), kept.end() - static_cast<std::ptrdiff_t>(count), worse);
-      const double w = weight((kept.end() - static_cast<std::ptrdiff_t>(count) - 1)->logit);
-      if (w < params.min_p) break;
-      mass += w;
-      ++count;
-    }
-    kept = kept.last(count);
-    total = sum(kept);
-  }
-  return pick(kept, uniform(params.seed, step) * total, weight);
+  if (params.top_p < 1 || params.min_p > 0) keep_likely(candidates, params, max);
+  const std::vector<float> weights = weights_of(candidates, max, params.temperature);
+  return candidates[pick(weights, uniform(params.seed, step) * total_of(weights))].id;
 }
 
 }  // namespace rarefy::ops

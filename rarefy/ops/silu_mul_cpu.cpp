@@ -1,8 +1,6 @@
 // The CPU version of silu_mul.
-#include <algorithm>
-#include <cmath>
-
 #include "rarefy/ops/cpu.h"
+#include "rarefy/ops/for_rows.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "rarefy/ops/silu_mul_cpu.cpp"
@@ -40,9 +38,9 @@ namespace rarefy::ops::cpu {
 HWY_EXPORT(silu_row);
 
 void silu_mul(const float* gate, const float* up, std::int64_t rows, std::int64_t dim, float* y) {
-#pragma omp parallel for if (rows > 8)
-  for (std::int64_t i = 0; i < rows; ++i)
+  for_rows(rows, [&](std::int64_t i) {
     HWY_DYNAMIC_DISPATCH(silu_row)(gate + i * dim, up + i * dim, dim, y + i * dim);
+  });
 }
 
 }  // namespace rarefy::ops::cpu

@@ -31,6 +31,16 @@ struct Weights {
   }
 };
 
+// Of one call: bytes of weights, floating-point operations; their shares of the machine's read bandwidth and peak.
+void count(benchmark::State& state, double bytes, double operations) {
+  using benchmark::Counter;
+  const double calls = static_cast<double>(state.iterations());
+  state.counters["GB/s"] = Counter(bytes * calls * 1e-9, Counter::kIsRate);
+  state.counters["GFLOP/s"] = Counter(operations * calls * 1e-9, Counter::kIsRate);
+  state.counters["of_read"] = Counter(bytes * calls / bench::read_bandwidth(), Counter::kIsRate);
+  state.counters["of_fp32"] = Counter(operations * calls / bench::fp32_peak(), Counter::kIsRate);
+}
+
 void run(benchmark::State& state, DType type, std::int64_t rows, std::int64_t out, std::int64_t in,
          Precision precision) {
   const Weights weights(type, out, in);
@@ -44,14 +54,39 @@ void run(benchmark::State& state, DType type, std::int64_t rows, std::int64_t ou
     linear(xv, {&weights.list[next], 1}, precision, false, {&yv, 1}, workspace, stream);
     next = (next + 1) % weights.list.size();
   }
-  using benchmark::Counter;
-  const double bytes = static_cast<double>(out * row_bytes(type, in));
-  const double operations = 2.0 * static_cast<double>(rows * out * in);
-  const double calls = static_cast<double>(state.iterations());
-  state.counters["GB/s"] = Counter(bytes * calls * 1e-9, Counter::kIsRate);
-  state.counters["GFLOP/s"] = Counter(operations * calls * 1e-9, Counter::kIsRate);
-  state.counters["of_read"] = Counter(bytes * calls / bench::read_bandwidth(), Counter::kIsRate);
-  state.counters["of_fp32"] = Counter(operations * calls / bench::fp32_peak(), Counter::kIsRate);
+  count(state, static_cast<double>(out * row_bytes(type, in)), 2.0 * static_cast<double>(rows * out * in));
+}
+
+// All products of one token of SmolLM2-135M: 30 layers of four calls, then the head.
+void run_token(benchmark::State& state) {
+  constexpr std::int64_t kLayers = 30, kHidden = 576, kKv = 192, kInner = 1536, kVocab = 49152;
+  const Weights square(DType::Q4_1, kHidden, kHidden), kv(DType::Q4_1, kKv, kHidden), up(DType::Q4_1, kInner, kHidden),
+      down(DType::Q4_1, kHidden, kInner), head(DType::Q8_0, kVocab, kHidden);
+  std::vector<float> x(kInner, 0.5f), y(kVocab);
+  Workspace workspace;
+  Stream stream;
+  const auto call = [&](std::int64_t in, std::vector<LinearWeight> weights) {
+    std::vector<TensorView> outputs;
+    float* out = y.data();
+    for (const LinearWeight& w : weights) {
+      outputs.push_back(make_view(out, {1, w.out}));
+      out += w.out;
+    }
+    linear(make_view(x.data(), {1, in}), weights, Precision::Fast, false, outputs, workspace, stream);
+  };
+  for (auto _ : state) {
+    for (std::size_t layer = 0; layer < kLayers; ++layer) {
+      call(kHidden, {square.list[2 * layer], kv.list[2 * layer], kv.list[2 * layer + 1]});
+      call(kHidden, {square.list[2 * layer + 1]});
+      call(kHidden, {up.list[2 * layer], up.list[2 * layer + 1]});
+      call(kInner, {down.list[layer]});
+    }
+    call(kHidden, {head.list[0]});
+  }
+  const double bytes = static_cast<double>(kLayers * (2 * row_bytes(DType::Q4_1, kHidden) * (kHidden + kKv + kInner) +
+                                                      kHidden * row_bytes(DType::Q4_1, kInner)) +
+                                           kVocab * row_bytes(DType::Q8_0, kHidden));
+  count(state, bytes, 0);
 }
 
 struct Case {
@@ -77,6 +112,7 @@ int main(int argc, char** argv) {
   using namespace rarefy::ops;
   benchmark::Initialize(&argc, argv);
   fmt::print("read {:.1f} GB/s, float32 {:.0f} GFLOP/s\n", bench::read_bandwidth() * 1e-9, bench::fp32_peak() * 1e-9);
+  benchmark::RegisterBenchmark("linear/token/SmolLM2-135M", run_token)->UseRealTime()->Unit(benchmark::kMicrosecond);
   // SmolLM2-135M: feed-forward, attention output, head; then a layer of an 8B model.
   for (const DType type : {DType::Q4_1, DType::Q4_0, DType::Q8_0, DType::BF16, DType::F16, DType::F32})
     add({type, 1, 1536, 576}, Precision::Fast);

@@ -26,11 +26,10 @@ std::int64_t check_call(const TensorView& x, std::span<const LinearWeight> weigh
 void check_weight(const char* name, const LinearWeight& weight) {
   if (weight.dtype == DType::I32)
     fail(ErrorCode::Unsupported, "E_DTYPE", "{} has dtype {}", name, to_string(weight.dtype));
-  CHECK(weight.out >= 0 && weight.in >= 0, "{} is [{}, {}]", name, weight.out, weight.in);
+  CHECK(weight.out >= 0 && weight.in > 0, "{} is [{}, {}]", name, weight.out, weight.in);
   CHECK(weight.in % block_size(weight.dtype).elements == 0, "{} has rows of {}, not a multiple of {}'s block of {}",
         name, weight.in, to_string(weight.dtype), block_size(weight.dtype).elements);
-  CHECK(weight.data != nullptr || weight.out == 0 || weight.in == 0, "{} [{}, {}] has no data", name, weight.out,
-        weight.in);
+  CHECK(weight.data != nullptr || weight.out == 0, "{} [{}, {}] has no data", name, weight.out, weight.in);
 }
 
 void linear(const TensorView& x, std::span<const LinearWeight> weights, Precision precision, bool accumulate,

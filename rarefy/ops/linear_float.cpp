@@ -1,6 +1,4 @@
 // Decode products with float32 operands: 16-bit and float32 weights are widened in registers, others unpacked by row.
-#include <cstring>
-
 #include "rarefy/ops/linear_kernels.h"
 #include "rarefy/ops/unpack.h"
 
@@ -10,33 +8,13 @@
 // After foreach_target.h, which includes this file once per target.
 #include <hwy/highway.h>
 
+#include "rarefy/ops/widen-inl.h"
+
 HWY_BEFORE_NAMESPACE();
 namespace rarefy::ops::cpu::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
-
-template <class D>
-hn::Vec<D> load(D d, const float* p) {
-  return hn::LoadU(d, p);
-}
-template <class D>
-hn::Vec<D> load(D d, const Half* p) {
-  const hn::Rebind<hwy::float16_t, D> d16;
-  return hn::PromoteTo(d, hn::LoadU(d16, reinterpret_cast<const hwy::float16_t*>(p)));
-}
-template <class D>
-hn::Vec<D> load(D d, const BFloat16* p) {
-  const hn::Rebind<std::uint16_t, D> d16;
-  const hn::Rebind<std::uint32_t, D> d32;
-  const auto bits = hn::PromoteTo(d32, hn::LoadU(d16, reinterpret_cast<const std::uint16_t*>(p)));
-  return hn::BitCast(d, hn::ShiftLeft<16>(bits));
-}
-
-template <typename T>
-float load_one(const T* p) {
-  T value;
-  std::memcpy(&value, p, sizeof value);  // weights have any alignment
-  return to_float(value);
-}
+using ops::HWY_NAMESPACE::load;
+using ops::HWY_NAMESPACE::load_one;
 
 // R rows of x times one row of weights. Each row has its own two sums, so that R does not change its result.
 template <int R, typename T>

@@ -3,7 +3,6 @@
 
 #include <cstring>
 
-#include "rarefy/base/convert.h"
 #include "rarefy/base/quant.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -11,6 +10,8 @@
 #include <hwy/foreach_target.h>
 // After foreach_target.h, which includes this file once per target.
 #include <hwy/highway.h>
+
+#include "rarefy/ops/widen-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace rarefy::ops::HWY_NAMESPACE {
@@ -94,10 +95,28 @@ void unpack_q6_k(const std::uint8_t* block, float* out) {
   }
 }
 
+template <typename T>
+void widen_row(const T* src, std::int64_t count, float* out) {
+  const hn::ScalableTag<float> d;
+  const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
+  std::int64_t i = 0;
+  for (; i + lanes <= count; i += lanes) hn::StoreU(load(d, src + i), d, out + i);
+  for (; i < count; ++i) out[i] = load_one(src + i);
+}
+
 // Whether `type` has a vector version; if so the row is written.
 bool unpack_row(DType type, const std::uint8_t* src, std::int64_t count, float* out) {
   void (*unpack_block)(const std::uint8_t*, float*) = nullptr;
   switch (type) {
+    case DType::F32:
+      std::memcpy(out, src, static_cast<std::size_t>(count) * sizeof(float));
+      return true;
+    case DType::F16:
+      widen_row(reinterpret_cast<const Half*>(src), count, out);
+      return true;
+    case DType::BF16:
+      widen_row(reinterpret_cast<const BFloat16*>(src), count, out);
+      return true;
     case DType::Q8_0:
       unpack_block = unpack_q8_0;
       break;
@@ -129,20 +148,8 @@ namespace rarefy::ops {
 HWY_EXPORT(unpack_row);
 
 void unpack(DType type, const std::byte* src, std::int64_t count, float* out) {
-  switch (type) {
-    case DType::F32:
-      std::memcpy(out, src, static_cast<std::size_t>(count) * sizeof(float));
-      return;
-    case DType::F16:
-      convert(reinterpret_cast<const Half*>(src), count, out);
-      return;
-    case DType::BF16:
-      convert(reinterpret_cast<const BFloat16*>(src), count, out);
-      return;
-    default:
-      if (!HWY_DYNAMIC_DISPATCH(unpack_row)(type, reinterpret_cast<const std::uint8_t*>(src), count, out))
-        dequantize(type, src, count, out);
-  }
+  if (!HWY_DYNAMIC_DISPATCH(unpack_row)(type, reinterpret_cast<const std::uint8_t*>(src), count, out))
+    dequantize(type, src, count, out);
 }
 
 }  // namespace rarefy::ops

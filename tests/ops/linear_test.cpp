@@ -234,6 +234,9 @@ TEST(Linear, RefusesBadCalls) {
   expect_error(ErrorCode::BadInput, "has no data", [&] { call(xv, with([](auto& v) { v.data = nullptr; }), yv); });
   expect_error(ErrorCode::BadInput, "block of 256",
                [&] { call(xv, with([](auto& v) { v.dtype = DType::Q4_K; }), yv); });
+  expect_error(ErrorCode::BadInput, "is [4, 0]", [&] {
+    call(make_view(x.data(), {2, 0}), with([](auto& v) { v.in = 0; }), yv);
+  });
   expect_error(ErrorCode::Unsupported, "I32", [&] { call(xv, with([](auto& v) { v.dtype = DType::I32; }), yv); });
   expect_error(ErrorCode::BadInput, "y must not be x", [&] {
     const OwnedWeight square = random_weight(DType::F32, 64, 64, 1);

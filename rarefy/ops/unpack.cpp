@@ -3,8 +3,6 @@
 
 #include <cstring>
 
-#include "rarefy/base/quant.h"
-
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "rarefy/ops/unpack.cpp"
 #include <hwy/foreach_target.h>
@@ -61,20 +59,50 @@ void unpack_q4_1(const std::uint8_t* block, float* out) {
   scale_bytes(q, 32, half_at(block), half_at(block + 2), out);
 }
 
-// Eight groups of 32 values; the 6-bit scales and minima of the last four are split over two bytes.
-void unpack_q4_k(const std::uint8_t* block, float* out) {
+// As spread_nibbles, with a fifth bit for value i: bit i of the four bytes at `high`.
+void spread_five_bits(const std::uint8_t* bytes, const std::uint8_t* high, int bias, std::int8_t* q) {
+  std::uint32_t bits;
+  std::memcpy(&bits, high, sizeof bits);
+  for (int i = 0; i < 16; ++i) {
+    q[i] = static_cast<std::int8_t>(((bytes[i] & 15) | (bits >> i & 1) << 4) - bias);
+    q[16 + i] = static_cast<std::int8_t>((bytes[i] >> 4 | (bits >> (16 + i) & 1) << 4) - bias);
+  }
+}
+
+void unpack_q5_0(const std::uint8_t* block, float* out) {
+  std::int8_t q[32];
+  spread_five_bits(block + 6, block + 2, 16, q);
+  scale_bytes(q, 32, half_at(block), 0, out);
+}
+
+void unpack_q5_1(const std::uint8_t* block, float* out) {
+  std::int8_t q[32];
+  spread_five_bits(block + 8, block + 4, 0, q);
+  scale_bytes(q, 32, half_at(block), half_at(block + 2), out);
+}
+
+// Eight groups of 32 values; the 6-bit scales and minima of the last four are split over two bytes. `high` (Q5_K) holds
+// the fifth bits: bit j of byte i belongs to value i of group j.
+void unpack_groups(const std::uint8_t* block, const std::uint8_t* nibbles, const std::uint8_t* high, float* out) {
   const float scale = half_at(block);
   const float min_scale = half_at(block + 2);
   const std::uint8_t* packed = block + 4;
   std::int8_t q[64];
   for (int j = 0; j < 8; ++j) {
-    if (j % 2 == 0) spread_nibbles(block + 16 + 16 * j, 32, 0, q);
+    if (j % 2 == 0) spread_nibbles(nibbles + 16 * j, 32, 0, q);
+    std::int8_t* group = q + 32 * (j % 2);
+    if (high != nullptr)
+      for (int i = 0; i < 32; ++i) group[i] = static_cast<std::int8_t>(group[i] | (high[i] >> j & 1) << 4);
     const int group_scale = j < 4 ? packed[j] & 63 : (packed[j + 4] & 15) | (packed[j - 4] >> 6 << 4);
     const int group_min = j < 4 ? packed[j + 4] & 63 : packed[j + 4] >> 4 | (packed[j] >> 6 << 4);
-    scale_bytes(q + 32 * (j % 2), 32, scale * static_cast<float>(group_scale),
-                -(min_scale * static_cast<float>(group_min)), out + 32 * j);
+    scale_bytes(group, 32, scale * static_cast<float>(group_scale), -(min_scale * static_cast<float>(group_min)),
+                out + 32 * j);
   }
 }
+
+void unpack_q4_k(const std::uint8_t* block, float* out) { unpack_groups(block, block + 16, nullptr, out); }
+
+void unpack_q5_k(const std::uint8_t* block, float* out) { unpack_groups(block, block + 48, block + 16, out); }
 
 // Two halves of 128 values: 64 bytes of low nibbles, 32 bytes of high bit pairs, eight scales each.
 void unpack_q6_k(const std::uint8_t* block, float* out) {
@@ -104,40 +132,43 @@ void widen_row(const T* src, std::int64_t count, float* out) {
   for (; i < count; ++i) out[i] = load_one(src + i);
 }
 
-// Whether `type` has a vector version; if so the row is written.
-bool unpack_row(DType type, const std::uint8_t* src, std::int64_t count, float* out) {
-  void (*unpack_block)(const std::uint8_t*, float*) = nullptr;
+using UnpackBlock = void (*)(const std::uint8_t*, float*);
+
+UnpackBlock block_function(DType type) {
   switch (type) {
-    case DType::F32:
-      std::memcpy(out, src, static_cast<std::size_t>(count) * sizeof(float));
-      return true;
-    case DType::F16:
-      widen_row(reinterpret_cast<const Half*>(src), count, out);
-      return true;
-    case DType::BF16:
-      widen_row(reinterpret_cast<const BFloat16*>(src), count, out);
-      return true;
     case DType::Q8_0:
-      unpack_block = unpack_q8_0;
-      break;
+      return unpack_q8_0;
     case DType::Q4_0:
-      unpack_block = unpack_q4_0;
-      break;
+      return unpack_q4_0;
     case DType::Q4_1:
-      unpack_block = unpack_q4_1;
-      break;
+      return unpack_q4_1;
+    case DType::Q5_0:
+      return unpack_q5_0;
+    case DType::Q5_1:
+      return unpack_q5_1;
     case DType::Q4_K:
-      unpack_block = unpack_q4_k;
-      break;
+      return unpack_q4_k;
+    case DType::Q5_K:
+      return unpack_q5_k;
     case DType::Q6_K:
-      unpack_block = unpack_q6_k;
-      break;
+      return unpack_q6_k;
     default:
-      return false;
+      return nullptr;
   }
-  const BlockSize size = block_size(type);
-  for (std::int64_t i = 0; i < count; i += size.elements, src += size.bytes) unpack_block(src, out + i);
-  return true;
+}
+
+void unpack_row(DType type, const std::uint8_t* src, std::int64_t count, float* out) {
+  if (type == DType::F32) {
+    widen_row(reinterpret_cast<const float*>(src), count, out);
+  } else if (type == DType::F16) {
+    widen_row(reinterpret_cast<const Half*>(src), count, out);
+  } else if (type == DType::BF16) {
+    widen_row(reinterpret_cast<const BFloat16*>(src), count, out);
+  } else {
+    const UnpackBlock unpack_block = block_function(type);
+    const BlockSize size = block_size(type);
+    for (std::int64_t i = 0; i < count; i += size.elements, src += size.bytes) unpack_block(src, out + i);
+  }
 }
 
 }  // namespace rarefy::ops::HWY_NAMESPACE
@@ -148,8 +179,7 @@ namespace rarefy::ops {
 HWY_EXPORT(unpack_row);
 
 void unpack(DType type, const std::byte* src, std::int64_t count, float* out) {
-  if (!HWY_DYNAMIC_DISPATCH(unpack_row)(type, reinterpret_cast<const std::uint8_t*>(src), count, out))
-    dequantize(type, src, count, out);
+  HWY_DYNAMIC_DISPATCH(unpack_row)(type, reinterpret_cast<const std::uint8_t*>(src), count, out);
 }
 
 }  // namespace rarefy::ops

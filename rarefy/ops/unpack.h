@@ -7,8 +7,8 @@
 
 namespace rarefy::ops {
 
-/// As dequantize (base/quant.h), bit for bit, and fast for the types that models mostly hold: F32, F16, BF16, Q8_0,
-/// Q4_0, Q4_1, Q4_K, Q6_K. The others go to dequantize.
+/// As dequantize (base/quant.h), bit for bit, but vectorised, and without checks: `type` is any but I32, and `count` a
+/// multiple of its block.
 ///   src  row_bytes(type, count) bytes, any alignment;   out  [count] float32
 void unpack(DType type, const std::byte* src, std::int64_t count, float* out);
 

@@ -15,8 +15,8 @@
 namespace rarefy::ops {
 namespace {
 
-constexpr DType kTypes[] = {DType::F32,  DType::F16,  DType::BF16, DType::Q8_0,
-                            DType::Q4_0, DType::Q4_1, DType::Q4_K, DType::Q6_K};
+constexpr DType kTypes[] = {DType::F32,  DType::F16,  DType::BF16, DType::Q8_0, DType::Q4_0, DType::Q4_1,
+                            DType::Q5_0, DType::Q5_1, DType::Q4_K, DType::Q5_K, DType::Q6_K};
 
 std::vector<float> run_linear(const std::vector<float>& x, std::int64_t rows, const OwnedWeight& w, Precision precision,
                               const std::vector<float>* residual = nullptr) {

@@ -36,9 +36,10 @@ struct CacheConfig {
   int head_dim = 0;
   DType dtype = DType::F16;  // of the pages: F16 or BF16
   int max_sequences = 1;
-  std::int64_t max_tokens = 0;  // of one sequence
-  int sink = 64;                // tokens at the start that stay dense, a multiple of the block
-  int local = 256;              // tokens before the query that are read dense, a multiple of the block
+  std::int64_t max_tokens = 0;    // of one sequence
+  std::int64_t max_chunk = 2048;  // prompt tokens of one step: sizes the pools
+  int sink = 64;                  // tokens at the start that stay dense, a multiple of the block
+  int local = 256;                // tokens before the query that are read dense, a multiple of the block
   Sparsity prefill;
   Sparsity decode;  // at least `prefill`
   PrefillWindow window = PrefillWindow::Moving;

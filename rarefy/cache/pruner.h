@@ -15,8 +15,8 @@ struct SealBlock {
   std::int64_t block = 0;  // index in its sequence
   DType dtype = DType::F16;
   int head_dim = 0;
-  const std::byte* k = nullptr;          // dense page
-  const std::byte* v = nullptr;          // dense page
+  const std::byte* k = nullptr;          // dense page, null if the block's keys are sealed already
+  const std::byte* v = nullptr;          // dense page, null if the block's values are sealed already
   const float* token_weights = nullptr;  // [64] expected attention weights w_t, null: all equal
 };
 
@@ -24,8 +24,9 @@ struct SealBlock {
 class Pruner {
  public:
   virtual ~Pruner() = default;
-  /// The rule and its inputs for one side of one block. Pointers in the result stay valid until `scratch` is reused;
-  /// `scratch` has 64 x head_dim bytes for a mask.
+  virtual bool needs_scratch() const { return false; }
+  /// The rule and its inputs for one side of one block. Pointers in the result stay valid while the pruner lives, or
+  /// until `scratch` ([64, head_dim] bytes, null unless `needs_scratch`) is used for another block.
   virtual format24::PruneInput keys(const SealBlock& block, std::uint8_t* scratch) const = 0;
   virtual format24::PruneInput values(const SealBlock& block, std::uint8_t* scratch) const = 0;
 };

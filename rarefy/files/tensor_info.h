@@ -19,4 +19,7 @@ struct TensorInfo {
   std::int64_t bytes = 0;
 };
 
+/// Values of a tensor that are NaN or infinite.
+std::int64_t count_nonfinite(const TensorInfo& tensor);
+
 }  // namespace rarefy::files

@@ -51,9 +51,10 @@ class Tokenizer {
   const std::string& chat_template() const;  ///< the file's Jinja source, empty if none
   std::string describe() const;              ///< one line for `inspect`: kind, pre-tokenizer, sizes
 
- private:
-  struct Impl;
+  struct Impl;  // tokenizer_data.h: what the readers fill
   explicit Tokenizer(std::unique_ptr<Impl> impl);
+
+ private:
   std::unique_ptr<Impl> impl_;
 };
 

@@ -1,6 +1,7 @@
 // Matrix products by oneDNN 2.x (Debian 12) or 3.x (Ubuntu 24.04).
 #include "rarefy/ops/gemm.h"
 
+#include <oneapi/dnnl/dnnl_version.h>
 #include <mutex>
 #include <oneapi/dnnl/dnnl.hpp>
 #include <unordered_map>
@@ -41,11 +42,11 @@ dnnl::matmul::primitive_desc plan(const GemmShape& s) {
     attributes.set_post_ops(sum);
   }
 #if DNNL_VERSION_MAJOR >= 3
-  if (s.bias) return {cpu_engine(), d.x, d.w, d.bias, d.y, attributes};
-  return {cpu_engine(), d.x, d.w, d.y, attributes};
+  if (s.bias) return dnnl::matmul::primitive_desc(cpu_engine(), d.x, d.w, d.bias, d.y, attributes);
+  return dnnl::matmul::primitive_desc(cpu_engine(), d.x, d.w, d.y, attributes);
 #else
   const auto operation = s.bias ? dnnl::matmul::desc(d.x, d.w, d.bias, d.y) : dnnl::matmul::desc(d.x, d.w, d.y);
-  return {operation, attributes, cpu_engine()};
+  return dnnl::matmul::primitive_desc(operation, attributes, cpu_engine());
 #endif
 }
 

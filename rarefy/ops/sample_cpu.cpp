@@ -30,7 +30,7 @@ void weights(float* values, std::size_t count, float max, float temperature) {
   for (; i < count; ++i) weigh(one, values + i, max, temperature);
 }
 
-float largest(const float* values, std::size_t count) {
+float largest_of(const float* values, std::size_t count) {
   const hn::ScalableTag<float> d;
   const auto infinity = hn::Set(d, std::numeric_limits<float>::infinity());
   auto top = hn::Neg(infinity);
@@ -56,10 +56,10 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace rarefy::ops::cpu {
 HWY_EXPORT(weights);
-HWY_EXPORT(largest);
+HWY_EXPORT(largest_of);
 
 float largest_logit(std::span<const float> logits) {
-  return HWY_DYNAMIC_DISPATCH(largest)(logits.data(), logits.size());
+  return HWY_DYNAMIC_DISPATCH(largest_of)(logits.data(), logits.size());
 }
 
 void softmax_weights(std::span<float> values, float max, float temperature) {

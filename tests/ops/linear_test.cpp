@@ -160,6 +160,19 @@ TEST_P(LinearOfType, PlainVersionIsTheEquation) {
   for (std::size_t i = 0; i < y.size(); ++i) EXPECT_NEAR(y[i], fast[i], 1e-4);
 }
 
+TEST_P(LinearOfType, NonFiniteActivationsReachTheOutput) {
+  const OwnedWeight weight = random_weight(GetParam(), 6, 512, 11);
+  for (const float bad : {NAN, INFINITY, -INFINITY})
+    for (const std::int64_t rows : {2, 5, 40}) {
+      std::vector<float> x = random_floats(rows * 512, 12);
+      x[512 + 300] = bad;
+      for (const Precision precision : {Precision::Fp32, Precision::Fast}) {
+        const std::vector<float> y = run_linear(x, rows, weight, precision);
+        for (std::size_t i = 0; i < y.size(); ++i) EXPECT_EQ(std::isfinite(y[i]), i / 6 != 1) << rows << " " << i;
+      }
+    }
+}
+
 INSTANTIATE_TEST_SUITE_P(Types, LinearOfType, testing::ValuesIn(kTypes),
                          [](const auto& type) { return std::string(to_string(type.param)); });
 

@@ -118,8 +118,10 @@ int main(int argc, char** argv) {
     add({type, 1, 1536, 576}, Precision::Fast);
   add({DType::Q4_1, 1, 576, 1536}, Precision::Fast);
   add({DType::Q4_1, 1, 576, 576}, Precision::Fast);
+  for (const DType type : {DType::Q5_0, DType::Q5_1}) add({type, 1, 1536, 576}, Precision::Fast);
   add({DType::Q8_0, 1, 49152, 576}, Precision::Fast);
-  for (const DType type : {DType::Q4_K, DType::Q6_K, DType::BF16}) add({type, 1, 8960, 1536}, Precision::Fast);
+  for (const DType type : {DType::Q4_K, DType::Q5_K, DType::Q6_K, DType::BF16})
+    add({type, 1, 8960, 1536}, Precision::Fast);
   for (const DType type : {DType::Q4_1, DType::Q8_0, DType::Q4_K, DType::Q6_K})
     add({type, 1, 1536, 1536}, Precision::Fp32);
   for (const std::int64_t rows : {4, 16, 32}) add({DType::Q4_1, rows, 1536, 576}, Precision::Fast);

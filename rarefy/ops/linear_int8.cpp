@@ -1,10 +1,7 @@
 // Decode products of quantised weights with int8 activations: integer sums per block, scaled in float32.
 #include <algorithm>
-#include <cmath>
 #include <cstring>
-#include <limits>
 
-#include "rarefy/base/check.h"
 #include "rarefy/ops/linear_kernels.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -16,56 +13,6 @@
 HWY_BEFORE_NAMESPACE();
 namespace rarefy::ops::cpu::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
-
-// Largest |x| of `count` values (a multiple of 32); NaN if one of them is not finite.
-float largest(const float* x, std::int64_t count) {
-  const hn::CappedTag<float, 16> d;
-  const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
-  auto top = hn::Zero(d);
-  auto poison = hn::Zero(d);  // 0 x is NaN where x is not finite, which a maximum would lose
-  for (std::int64_t i = 0; i < count; i += lanes) {
-    const auto v = hn::LoadU(d, x + i);
-    top = hn::Max(top, hn::Abs(v));
-    poison = hn::MulAdd(v, hn::Zero(d), poison);
-  }
-  return hn::GetLane(hn::MaxOfLanes(d, top)) + hn::GetLane(hn::SumOfLanes(d, poison));
-}
-
-// Sixteen values to int8; returns their sum.
-std::int32_t quantize_16(const float* x, float inverse, std::int8_t* q) {
-  const hn::CappedTag<float, 16> d;
-  const hn::Rebind<std::int32_t, decltype(d)> d32;
-  const hn::Rebind<std::int8_t, decltype(d)> d8;
-  const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
-  auto sum = hn::Zero(d32);
-  for (std::int64_t i = 0; i < 16; i += lanes) {
-    const auto v = hn::NearestInt(hn::Mul(hn::LoadU(d, x + i), hn::Set(d, inverse)));
-    sum = hn::Add(sum, v);
-    hn::StoreU(hn::DemoteTo(d8, v), d8, q + i);
-  }
-  return hn::GetLane(hn::SumOfLanes(d32, sum));
-}
-
-void quantize(const float* x, std::int64_t in, std::int64_t group, std::int64_t row, const QuantizedRows& rows) {
-  std::int8_t* q = rows.q + row * in;
-  float* scale = rows.scale + row * (in / 32);
-  float* sum = rows.sum + row * (in / 32);
-  std::int16_t* sum16 = rows.sum16 + row * (in / 16);
-  for (std::int64_t begin = 0; begin < in; begin += group) {
-    const float top = largest(x + begin, group);
-    const bool usable = top > 1e-30f;  // below, 127 / top would overflow; such activations count as zero
-    const float step = usable ? top / 127 : top * 0;
-    const float inverse = usable ? 127 / top : 0;
-    for (std::int64_t i = begin; i < begin + group; i += 32) {
-      const std::int32_t low = quantize_16(x + i, inverse, q + i);
-      const std::int32_t high = quantize_16(x + i + 16, inverse, q + i + 16);
-      sum16[i / 16] = static_cast<std::int16_t>(low);
-      sum16[i / 16 + 1] = static_cast<std::int16_t>(high);
-      scale[i / 32] = step;
-      sum[i / 32] = step * static_cast<float>(low + high);
-    }
-  }
-}
 
 #if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX2
 
@@ -106,6 +53,17 @@ __m256i nibbles(const std::uint8_t* p) {
   return _mm256_and_si256(_mm256_srlv_epi32(twice, shift), _mm256_set1_epi8(15));
 }
 
+// 32 bits to 32 bytes of 0 or 16: the fifth bits of 32 values.
+__m256i fifth_bits(const std::uint8_t* p) {
+  std::int32_t bits;
+  std::memcpy(&bits, p, sizeof bits);
+  const __m256i byte_of_value = _mm256_set_epi64x(0x0303030303030303, 0x0202020202020202, 0x0101010101010101, 0);
+  const __m256i bit_of_value = _mm256_set1_epi64x(static_cast<long long>(0x8040201008040201));
+  const __m256i spread = _mm256_shuffle_epi8(_mm256_set1_epi32(bits), byte_of_value);
+  const __m256i set = _mm256_cmpeq_epi8(_mm256_and_si256(spread, bit_of_value), bit_of_value);
+  return _mm256_and_si256(set, _mm256_set1_epi8(16));
+}
+
 // The fp16 at p, in every lane.
 __m256 half_lanes(const std::uint8_t* p) {
   std::int16_t bits;
@@ -136,8 +94,10 @@ struct Q8_0 {
   static float finish(const Sums& s) { return sum_of_lanes(s.dot); }
 };
 
-struct Q4_0 {
-  static constexpr std::int64_t kValues = 32, kBytes = 18;
+// Q4_0 and Q5_0: values are stored 8 or 16 too high, which is taken off with the sums of the activations.
+template <bool kFive>
+struct Symmetric {
+  static constexpr std::int64_t kValues = 32, kBytes = kFive ? 22 : 18;
   struct Sums {
     __m256 dot;
     __m128 offset;
@@ -145,7 +105,8 @@ struct Q4_0 {
 
   template <int R>
   static void add(const std::uint8_t* block, const ActivationRow* x, std::int64_t k, Sums* sums) {
-    const __m256i w = nibbles(block + 2);
+    __m256i w = nibbles(block + (kFive ? 6 : 2));
+    if constexpr (kFive) w = _mm256_or_si256(w, fifth_bits(block + 2));
     const __m256 d = half_lanes(block);
 #pragma GCC unroll 4
     for (int r = 0; r < R; ++r) {
@@ -154,11 +115,13 @@ struct Q4_0 {
       sums[r].offset = _mm_fmadd_ps(_mm256_castps256_ps128(d), _mm_broadcast_ss(x[r].sum + k / 32), sums[r].offset);
     }
   }
-  static float finish(const Sums& s) { return sum_of_lanes(s.dot) - 8 * _mm_cvtss_f32(s.offset); }
+  static float finish(const Sums& s) { return sum_of_lanes(s.dot) - (kFive ? 16 : 8) * _mm_cvtss_f32(s.offset); }
 };
 
-struct Q4_1 {
-  static constexpr std::int64_t kValues = 32, kBytes = 20;
+// Q4_1 and Q5_1: a scale and a minimum for each block.
+template <bool kFive>
+struct WithMinimum {
+  static constexpr std::int64_t kValues = 32, kBytes = kFive ? 24 : 20;
   struct Sums {
     __m256 dot;
     __m128 offset;
@@ -166,7 +129,8 @@ struct Q4_1 {
 
   template <int R>
   static void add(const std::uint8_t* block, const ActivationRow* x, std::int64_t k, Sums* sums) {
-    const __m256i w = nibbles(block + 4);
+    __m256i w = nibbles(block + (kFive ? 8 : 4));
+    if constexpr (kFive) w = _mm256_or_si256(w, fifth_bits(block + 4));
     std::int32_t halves;
     std::memcpy(&halves, block, sizeof halves);
     const __m128 scale_and_min = _mm_cvtph_ps(_mm_cvtsi32_si128(halves));
@@ -182,14 +146,17 @@ struct Q4_1 {
   static float finish(const Sums& s) { return sum_of_lanes(s.dot) + _mm_cvtss_f32(_mm_movehdup_ps(s.offset)); }
 };
 
-struct Q4_K {
-  static constexpr std::int64_t kValues = 256, kBytes = 144;
+// Q4_K and Q5_K: eight groups of 32 values with 6-bit scales and minima; Q5_K's fifth bits lie before the nibbles, bit
+// j of byte i for value i of group j.
+template <bool kFive>
+struct Groups {
+  static constexpr std::int64_t kValues = 256, kBytes = kFive ? 176 : 144;
   struct Sums {
     __m256 dot;
     __m256 offset;
   };
 
-  // 6-bit scales (first eight bytes) and minima (last eight) of the groups of 32.
+  // Scales in the first eight bytes, minima in the last eight.
   static __m128i group_scales(const std::uint8_t* packed) {
     std::uint32_t u[3];
     std::memcpy(u, packed, sizeof u);
@@ -210,9 +177,15 @@ struct Q4_K {
     for (int r = 0; r < R; ++r) total[r] = _mm256_setzero_si256();
     __m256i pick = _mm256_set1_epi16(0x0100);  // the two bytes of the group's scale
     for (int j = 0; j < 8; j += 2) {
-      const __m256i both = load_256(block + 16 + 16 * j);
-      const __m256i low = _mm256_and_si256(both, _mm256_set1_epi8(15));
-      const __m256i high = _mm256_and_si256(_mm256_srli_epi16(both, 4), _mm256_set1_epi8(15));
+      const __m256i both = load_256(block + (kFive ? 48 : 16) + 16 * j);
+      __m256i low = _mm256_and_si256(both, _mm256_set1_epi8(15));
+      __m256i high = _mm256_and_si256(_mm256_srli_epi16(both, 4), _mm256_set1_epi8(15));
+      if constexpr (kFive) {
+        const __m256i fifth = _mm256_set1_epi8(16);
+        const __m256i bits = _mm256_srl_epi16(load_256(block + 16), _mm_cvtsi32_si128(j));
+        low = _mm256_or_si256(low, _mm256_and_si256(_mm256_slli_epi16(bits, 4), fifth));
+        high = _mm256_or_si256(high, _mm256_and_si256(_mm256_slli_epi16(bits, 3), fifth));
+      }
       const __m256i low_scale = _mm256_shuffle_epi8(scales, pick);
       pick = _mm256_add_epi8(pick, _mm256_set1_epi8(2));
       const __m256i high_scale = _mm256_shuffle_epi8(scales, pick);
@@ -321,11 +294,17 @@ Products find_products(DType type) {
     case DType::Q8_0:
       return products_of_type<Q8_0>;
     case DType::Q4_0:
-      return products_of_type<Q4_0>;
+      return products_of_type<Symmetric<false>>;
     case DType::Q4_1:
-      return products_of_type<Q4_1>;
+      return products_of_type<WithMinimum<false>>;
+    case DType::Q5_0:
+      return products_of_type<Symmetric<true>>;
+    case DType::Q5_1:
+      return products_of_type<WithMinimum<true>>;
+    case DType::Q5_K:
+      return products_of_type<Groups<true>>;
     case DType::Q4_K:
-      return products_of_type<Q4_K>;
+      return products_of_type<Groups<false>>;
     case DType::Q6_K:
       return products_of_type<Q6_K>;
     default:
@@ -348,15 +327,10 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace rarefy::ops::cpu {
 HWY_EXPORT(find_products);
-HWY_EXPORT(quantize);
 
 std::int64_t integer_group(DType type) {
   if (HWY_DYNAMIC_DISPATCH(find_products)(type) == nullptr) return 0;
   return std::max<std::int64_t>(32, block_size(type).elements);
-}
-
-void quantize_row(const float* x, std::int64_t in, std::int64_t group, std::int64_t row, const QuantizedRows& rows) {
-  HWY_DYNAMIC_DISPATCH(quantize)(x, in, group, row, rows);
 }
 
 void integer_products(const LinearWeight& weight, const QuantizedRows& x, std::int64_t rows, std::int64_t begin,

@@ -1,0 +1,76 @@
+// Activations of decode products to int8.
+#include "rarefy/ops/linear_kernels.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "rarefy/ops/linear_quantize.cpp"
+#include <hwy/foreach_target.h>
+// After foreach_target.h, which includes this file once per target.
+#include <hwy/highway.h>
+
+HWY_BEFORE_NAMESPACE();
+namespace rarefy::ops::cpu::HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+// Largest |x| of `count` values (a multiple of 32); NaN if one of them is not finite.
+float largest(const float* x, std::int64_t count) {
+  const hn::CappedTag<float, 16> d;
+  const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
+  auto top = hn::Zero(d);
+  auto poison = hn::Zero(d);  // 0 x is NaN where x is not finite, which a maximum would lose
+  for (std::int64_t i = 0; i < count; i += lanes) {
+    const auto v = hn::LoadU(d, x + i);
+    top = hn::Max(top, hn::Abs(v));
+    poison = hn::MulAdd(v, hn::Zero(d), poison);
+  }
+  return hn::GetLane(hn::MaxOfLanes(d, top)) + hn::GetLane(hn::SumOfLanes(d, poison));
+}
+
+// Sixteen values to int8; returns their sum.
+std::int32_t quantize_16(const float* x, float inverse, std::int8_t* q) {
+  const hn::CappedTag<float, 16> d;
+  const hn::Rebind<std::int32_t, decltype(d)> d32;
+  const hn::Rebind<std::int8_t, decltype(d)> d8;
+  const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
+  auto sum = hn::Zero(d32);
+  for (std::int64_t i = 0; i < 16; i += lanes) {
+    const auto v = hn::NearestInt(hn::Mul(hn::LoadU(d, x + i), hn::Set(d, inverse)));
+    sum = hn::Add(sum, v);
+    hn::StoreU(hn::DemoteTo(d8, v), d8, q + i);
+  }
+  return hn::GetLane(hn::SumOfLanes(d32, sum));
+}
+
+void quantize(const float* x, std::int64_t in, std::int64_t group, std::int64_t row, const QuantizedRows& rows) {
+  std::int8_t* q = rows.q + row * in;
+  float* scale = rows.scale + row * (in / 32);
+  float* sum = rows.sum + row * (in / 32);
+  std::int16_t* sum16 = rows.sum16 + row * (in / 16);
+  for (std::int64_t begin = 0; begin < in; begin += group) {
+    const float top = largest(x + begin, group);
+    const bool usable = top > 1e-30f;  // below, 127 / top would overflow; such activations count as zero
+    const float step = usable ? top / 127 : top * 0;
+    const float inverse = usable ? 127 / top : 0;
+    for (std::int64_t i = begin; i < begin + group; i += 32) {
+      const std::int32_t low = quantize_16(x + i, inverse, q + i);
+      const std::int32_t high = quantize_16(x + i + 16, inverse, q + i + 16);
+      sum16[i / 16] = static_cast<std::int16_t>(low);
+      sum16[i / 16 + 1] = static_cast<std::int16_t>(high);
+      scale[i / 32] = step;
+      sum[i / 32] = step * static_cast<float>(low + high);
+    }
+  }
+}
+
+}  // namespace rarefy::ops::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace rarefy::ops::cpu {
+HWY_EXPORT(quantize);
+
+void quantize_row(const float* x, std::int64_t in, std::int64_t group, std::int64_t row, const QuantizedRows& rows) {
+  HWY_DYNAMIC_DISPATCH(quantize)(x, in, group, row, rows);
+}
+
+}  // namespace rarefy::ops::cpu
+#endif

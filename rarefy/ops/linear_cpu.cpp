@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "rarefy/base/convert.h"
+#include "rarefy/base/quant.h"
 #include "rarefy/ops/cpu.h"
 #include "rarefy/ops/gemm.h"
 #include "rarefy/ops/unpack.h"
@@ -45,7 +46,7 @@ void linear_plain(const LinearCall& call) {
     const LinearWeight& weight = call.weights[j];
     float* y = call.y[j].as<float>();
     for (std::int64_t o = 0; o < weight.out; ++o) {
-      unpack(weight.dtype, weight.data + o * row_bytes(weight.dtype, weight.in), weight.in, w.data());
+      dequantize(weight.dtype, weight.data + o * row_bytes(weight.dtype, weight.in), weight.in, w.data());
       for (std::int64_t i = 0; i < call.rows; ++i) {
         double sum = weight.bias != nullptr ? weight.bias[o] : 0;
         for (std::int64_t k = 0; k < call.in; ++k)

@@ -4,7 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "rarefy/ops/unpack.h"
+#include "rarefy/base/quant.h"
 #include "tests/ops/op_test.h"
 
 namespace rarefy::ops {
@@ -19,7 +19,7 @@ TEST(Embedding, CopiesAndScalesRows) {
     std::vector<float> y(40 * 256), row(256);
     embedding(tokens.data(), 40, table.view(), 1.5f, make_view(y.data(), {40, 256}), stream);
     for (std::size_t t = 0; t < tokens.size(); ++t) {
-      unpack(type, table.view().data + tokens[t] * row_bytes(type, 256), 256, row.data());
+      dequantize(type, table.view().data + tokens[t] * row_bytes(type, 256), 256, row.data());
       for (std::size_t i = 0; i < 256; ++i) ASSERT_EQ(y[t * 256 + i], 1.5f * row[i]);
     }
   }

@@ -9,14 +9,11 @@
 #include <cmath>
 
 #include "rarefy/base/check.h"
-#include "rarefy/ops/unpack.h"
+#include "rarefy/base/quant.h"
 #include "tests/ops/op_test.h"
 
 namespace rarefy::ops {
 namespace {
-
-constexpr DType kTypes[] = {DType::F32,  DType::F16,  DType::BF16, DType::Q8_0, DType::Q4_0, DType::Q4_1,
-                            DType::Q5_0, DType::Q5_1, DType::Q4_K, DType::Q5_K, DType::Q6_K};
 
 std::vector<float> run_linear(const std::vector<float>& x, std::int64_t rows, const OwnedWeight& w, Precision precision,
                               const std::vector<float>* residual = nullptr) {
@@ -79,7 +76,7 @@ void check_product(DType type, std::int64_t rows, std::int64_t out, std::int64_t
   const std::vector<float> y = run_linear(x, rows, weight, precision, accumulate ? &residual : nullptr);
   std::vector<float> w(static_cast<std::size_t>(in));
   for (std::int64_t o = 0; o < out; ++o) {
-    unpack(type, weight.view().data + o * row_bytes(type, in), in, w.data());
+    dequantize(type, weight.view().data + o * row_bytes(type, in), in, w.data());
     for (std::int64_t i = 0; i < rows; ++i) {
       Expected e = expect(x.data() + i * in, w.data(), weight, rows, precision);
       if (bias) e.value += weight.bias[static_cast<std::size_t>(o)];
@@ -173,7 +170,7 @@ TEST_P(LinearOfType, NonFiniteActivationsReachTheOutput) {
     }
 }
 
-INSTANTIATE_TEST_SUITE_P(Types, LinearOfType, testing::ValuesIn(kTypes),
+INSTANTIATE_TEST_SUITE_P(Types, LinearOfType, testing::ValuesIn(kWeightTypes),
                          [](const auto& type) { return std::string(to_string(type.param)); });
 
 TEST(Linear, SeveralWeightsOfDifferentTypesShareTheInput) {
@@ -208,7 +205,7 @@ TEST(Linear, ConstantAndZeroActivations) {
     const OwnedWeight weight = random_weight(type, 5, 256, 1);
     EXPECT_THAT(run_linear(std::vector<float>(256, 0.0f), 1, weight, Precision::Fast), testing::Each(0.0f));
     std::vector<float> w(256);
-    unpack(type, weight.view().data, 256, w.data());
+    dequantize(type, weight.view().data, 256, w.data());
     double sum = 0;
     for (const float v : w) sum += v;
     EXPECT_NEAR(run_linear(std::vector<float>(256, -3.0f), 1, weight, Precision::Fast)[0], -3 * sum, 2e-3);

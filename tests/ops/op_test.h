@@ -9,6 +9,9 @@
 
 namespace rarefy::ops {
 
+inline constexpr DType kWeightTypes[] = {DType::F32,  DType::F16,  DType::BF16, DType::Q8_0, DType::Q4_0, DType::Q4_1,
+                                         DType::Q5_0, DType::Q5_1, DType::Q4_K, DType::Q5_K, DType::Q6_K};
+
 inline std::vector<float> random_floats(std::int64_t count, std::uint32_t seed, float sigma = 1) {
   std::mt19937 engine(seed);
   std::normal_distribution<float> normal(0, sigma);

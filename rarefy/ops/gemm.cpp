@@ -27,7 +27,7 @@ Descriptors describe(const GemmShape& s) {
   Descriptors d;
   d.x = Memory::desc({s.m, s.k}, type, Memory::format_tag::ab);
   d.w = Memory::desc({s.k, s.n}, type, Memory::format_tag::ba);
-  d.y = Memory::desc({s.m, s.n}, Memory::data_type::f32, Memory::format_tag::ab);
+  d.y = Memory::desc({s.m, s.n}, Memory::data_type::f32, Memory::dims{s.y_stride, 1});
   if (s.bias) d.bias = Memory::desc({1, s.n}, Memory::data_type::f32, Memory::format_tag::ab);
   return d;
 }
@@ -59,7 +59,8 @@ struct Product {
 struct ShapeHash {
   std::size_t operator()(const GemmShape& s) const {
     std::size_t hash = s.bf16 | s.bias << 1 | s.accumulate << 2;
-    for (const std::int64_t size : {s.m, s.n, s.k}) hash = hash * 0x9e3779b97f4a7c15u + static_cast<std::size_t>(size);
+    for (const std::int64_t size : {s.m, s.n, s.k, s.y_stride})
+      hash = hash * 0x9e3779b97f4a7c15u + static_cast<std::size_t>(size);
     return hash;
   }
 };

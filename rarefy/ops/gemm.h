@@ -6,11 +6,12 @@
 namespace rarefy::ops {
 
 /// y[m, n] = x[m, k] w[n, k]^T, plus bias[n] if `bias`, plus y if `accumulate`. x and w are bf16 if `bf16`, else
-/// float32; bias and y are float32; all row-major.
+/// float32; bias and y are float32; all row-major, the rows of y `y_stride` floats apart.
 struct GemmShape {
   std::int64_t m;
   std::int64_t n;
   std::int64_t k;
+  std::int64_t y_stride;
   bool bf16;
   bool bias;
   bool accumulate;

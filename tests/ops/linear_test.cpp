@@ -196,6 +196,11 @@ TEST(Linear, SeveralWeightsOfDifferentTypesShareTheInput) {
   }
 }
 
+TEST(Linear, LargeWeightsAreMultipliedInSlabs) {
+  // 9 MB and a little as float32: two slabs, the second one smaller.
+  check_product(DType::Q8_0, 33, 8200, 288, Precision::Fast, true, true, 1);
+}
+
 TEST(Linear, ZeroRowsDoNothing) {
   EXPECT_TRUE(run_linear({}, 0, random_weight(DType::F32, 4, 8, 1), Precision::Fast).empty());
 }

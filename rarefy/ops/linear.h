@@ -19,7 +19,7 @@ struct LinearWeight {
   const float* bias = nullptr;
 };
 
-/// Throws BadInput naming `name` unless the sizes fit the type's blocks and data is there, Unsupported for I32.
+/// Throws BadInput naming `name` unless in > 0, the sizes fit the type's blocks and data is there, Unsupported for I32.
 void check_weight(const char* name, const LinearWeight& weight);
 
 /// Rows up to which `linear` reads the weights in their stored form (decode) instead of a matrix product (prefill).
@@ -31,10 +31,11 @@ inline constexpr std::int64_t kMaxDecodeRows = 32;
 ///   weights  [n]             each [out_j, in], any DType but I32
 ///   y        [n] views       [rows, out_j] float32, host; must not alias x
 ///   accumulate  adds to y instead of overwriting it (the residual)
-/// Up to kMaxDecodeRows rows read each weight once, in its stored form; more rows go through oneDNN, in bf16 where the
-/// CPU multiplies it and `precision` is Fast. Results of a row are bit-equal whatever the other rows (decode), and
-/// reruns are bit-equal for the same number of threads (both). Zero rows do nothing. Throws BadInput (shapes),
-/// Unsupported (dtype, device).
+/// Up to kMaxDecodeRows rows read each weight once, in its stored form; Fast then rounds the activations that meet
+/// quantised weights to int8, one scale for 32 values (256 for the K types). More rows go through oneDNN, in bf16 where
+/// the CPU multiplies it and `precision` is Fast. A NaN or infinity in a row reaches all of its results. Results of a
+/// row are bit-equal whatever the other rows (decode), and reruns are bit-equal for the same number of threads (both).
+/// Zero rows do nothing. Throws BadInput (shapes), Unsupported (dtype, device).
 void linear(const TensorView& x, std::span<const LinearWeight> weights, Precision precision, bool accumulate,
             std::span<const TensorView> y, Workspace& workspace, Stream& stream);
 

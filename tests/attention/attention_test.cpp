@@ -271,12 +271,31 @@ TEST_P(AttentionPaths, HugeScores) {
 
 // Scores that overflow to -inf, all of them: no key is left, and the row says so instead of NaN.
 TEST_P(AttentionPaths, MinusInfinityScores) {
+  CacheSpec spec = spec_of(GetParam(), {1});
+  spec.sealed_k = 0;
+  const RandomCache cache(spec);
+  const int group = std::get<2>(GetParam());
+  auto q = random_q(spec, 1, group);
+  for (std::size_t i = 0; i < q.size(); ++i) {
+    const int kv_head = static_cast<int>(i) / (group * spec.head_dim);
+    const double key = cache.values(false, 0, kv_head, 0, false)[i % spec.head_dim];
+    q[i] = key > 0 ? -3e38f : 3e38f;
+  }
+  const Result got = Call(cache, q, group, {.scale = 0.5f}).decode();
+  const std::vector<std::int32_t> q_start = {0, 1};
+  const Result prefilled = Call(cache, q, group, {.scale = 0.5f}).prefill(q_start);
+  for (const double x : got.lse) EXPECT_EQ(x, -std::numeric_limits<double>::infinity());
+  for (const double x : got.o) EXPECT_EQ(x, 0);
+  EXPECT_EQ(prefilled.lse, got.lse);
+  EXPECT_EQ(prefilled.o, got.o);
+}
+
+TEST_P(AttentionPaths, EqualScoresAverage) {
   const RandomCache cache(spec_of(GetParam(), {130, 130}));
   const int group = std::get<2>(GetParam());
   for (const Version version : {Version::Fast, Version::Plain}) {
-    const auto q = random_q(cache.spec(), 2, group);
     const Options options{.scale = 0, .version = version};
-    const Result got = Call(cache, q, group, options).decode();
+    const Result got = Call(cache, random_q(cache.spec(), 2, group), group, options).decode();
     for (const double x : got.lse) EXPECT_NEAR(x, std::log(130.0), 1e-5);
   }
 }

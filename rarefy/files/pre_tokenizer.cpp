@@ -95,14 +95,16 @@ void split_valid(const pcre2_code* code, std::string_view text, const std::funct
     if (found == PCRE2_ERROR_NOMATCH) break;
     if (found < 0)
       fail(ErrorCode::BadInput, "E_TOK_MATCH", "splitting text failed at byte {} (PCRE2 error {})", at, found);
+    // Copied: `piece` may match another pattern with the same match data.
     const PCRE2_SIZE* range = pcre2_get_ovector_pointer(matcher.data);
-    if (range[1] == range[0]) {  // an empty match splits nothing
-      at = range[1] + std::max<std::size_t>(1, character_length(text.substr(range[1])));
+    const std::size_t begin = range[0], end = range[1];
+    if (end == begin) {  // an empty match splits nothing
+      at = end + std::max<std::size_t>(1, character_length(text.substr(end)));
       continue;
     }
-    if (range[0] > done) piece(text.substr(done, range[0] - done));
-    piece(text.substr(range[0], range[1] - range[0]));
-    at = done = range[1];
+    if (begin > done) piece(text.substr(done, begin - done));
+    piece(text.substr(begin, end - begin));
+    at = done = end;
   }
   if (done < text.size()) piece(text.substr(done));
 }

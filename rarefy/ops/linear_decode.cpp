@@ -45,11 +45,11 @@ Plan make_plan(const LinearCall& call, Precision precision, Workspace& workspace
       plan.used[g] |= precision == Precision::Fast && integer_group(weight.dtype) == kGroups[g];
   }
   plan.threads = bytes * call.rows < kBytesForTwoThreads ? 1 : omp_get_max_threads();
-  const std::int64_t set = quantized_bytes(call.rows, call.in);
+  const std::int64_t set = quantized_bytes(2 * call.rows, call.in);
   std::byte* memory =
       workspace.reserve(static_cast<std::int64_t>(kGroups.size()) * set + plan.threads * round_up(call.in * 4));
   for (QuantizedRows& rows : plan.quantized) {
-    rows = place(memory, call.rows, call.in);
+    rows = place(memory, 2 * call.rows, call.in);
     memory += set;
   }
   plan.unpacked = reinterpret_cast<float*>(memory);

@@ -40,24 +40,40 @@ std::int32_t quantize_16(const float* x, float inverse, std::int8_t* q) {
   return hn::GetLane(hn::SumOfLanes(d32, sum));
 }
 
+// One term of one group; leaves in `rest` what it did not catch.
+void quantize_group(const float* x, std::int64_t group, std::int64_t at, std::int64_t in, std::int64_t term,
+                    const QuantizedRows& rows, float* rest) {
+  const float top = largest(x, group);
+  const bool usable = top > 1e-30f;  // below, 127 / top would overflow; such activations count as zero
+  const float step = usable ? top / 127 : top * 0;
+  const float inverse = usable ? 127 / top : 0;
+  std::int8_t* q = rows.q + term * in + at;
+  for (std::int64_t i = 0; i < group; i += 32) {
+    const std::int32_t low = quantize_16(x + i, inverse, q + i);
+    const std::int32_t high = quantize_16(x + i + 16, inverse, q + i + 16);
+    std::int16_t* sum16 = rows.sum16 + term * (in / 16) + (at + i) / 16;
+    sum16[0] = static_cast<std::int16_t>(low);
+    sum16[1] = static_cast<std::int16_t>(high);
+    const std::int64_t block = term * (in / 32) + (at + i) / 32;
+    rows.scale[block] = step;
+    rows.sum[block] = step * static_cast<float>(low + high);
+  }
+  if (rest == nullptr) return;
+  const hn::CappedTag<float, 16> d;
+  const hn::Rebind<std::int32_t, decltype(d)> d32;
+  const hn::Rebind<std::int8_t, decltype(d)> d8;
+  const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
+  for (std::int64_t i = 0; i < group; i += lanes) {
+    const auto caught = hn::Mul(hn::ConvertTo(d, hn::PromoteTo(d32, hn::LoadU(d8, q + i))), hn::Set(d, step));
+    hn::StoreU(hn::Sub(hn::LoadU(d, x + i), caught), d, rest + i);
+  }
+}
+
 void quantize(const float* x, std::int64_t in, std::int64_t group, std::int64_t row, const QuantizedRows& rows) {
-  std::int8_t* q = rows.q + row * in;
-  float* scale = rows.scale + row * (in / 32);
-  float* sum = rows.sum + row * (in / 32);
-  std::int16_t* sum16 = rows.sum16 + row * (in / 16);
-  for (std::int64_t begin = 0; begin < in; begin += group) {
-    const float top = largest(x + begin, group);
-    const bool usable = top > 1e-30f;  // below, 127 / top would overflow; such activations count as zero
-    const float step = usable ? top / 127 : top * 0;
-    const float inverse = usable ? 127 / top : 0;
-    for (std::int64_t i = begin; i < begin + group; i += 32) {
-      const std::int32_t low = quantize_16(x + i, inverse, q + i);
-      const std::int32_t high = quantize_16(x + i + 16, inverse, q + i + 16);
-      sum16[i / 16] = static_cast<std::int16_t>(low);
-      sum16[i / 16 + 1] = static_cast<std::int16_t>(high);
-      scale[i / 32] = step;
-      sum[i / 32] = step * static_cast<float>(low + high);
-    }
+  float rest[256];
+  for (std::int64_t at = 0; at < in; at += group) {
+    quantize_group(x + at, group, at, in, 2 * row, rows, rest);
+    quantize_group(rest, group, at, in, 2 * row + 1, rows, nullptr);
   }
 }
 

@@ -74,29 +74,37 @@ HWY_INLINE float softmax_step(float* scores, int tokens, float* max, float* sum)
 // One block for kQueries queries.
 template <typename T16, int kHeadDim, int kQueries>
 HWY_INLINE void block_step(const BlockPages& pages, const SparsePage<kHeadDim>& prepared, int tokens,
-                           float (*q)[kHeadDim], float (*o)[kHeadDim], float (*sum)[kLanes], float* max) {
+                           float (*q)[kHeadDim], float (*o)[kHeadDim], float (*sum)[kLanes], float* max,
+                           const Ahead& k_ahead, const Ahead& v_ahead) {
   alignas(64) float scores[kQueries][kBlock];
   float factor[kQueries];
   if (pages.k.sparse)
-    sparse_scores<T16, kHeadDim, kQueries>(q, prepared, scores);
+    sparse_scores<T16, kHeadDim, kQueries>(q, prepared, scores, k_ahead);
   else
-    dense_scores<T16, kHeadDim, kQueries>(q, pages.k.data, scores);
+    dense_scores<T16, kHeadDim, kQueries>(q, pages.k.data, scores, k_ahead);
   for (int g = 0; g < kQueries; ++g) factor[g] = softmax_step(scores[g], tokens, &max[g], sum[g]);
   if (!pages.v.sparse)
-    dense_values<T16, kHeadDim, kQueries>(scores, pages.v.data, tokens, factor, o);
+    dense_values<T16, kHeadDim, kQueries>(scores, pages.v.data, tokens, factor, o, v_ahead);
   else if (tokens == kBlock)
-    sparse_values<T16, kHeadDim, kQueries, false>(scores, pages.v.data, prepared, factor, o);
+    sparse_values<T16, kHeadDim, kQueries, false>(scores, pages.v.data, prepared, factor, o, v_ahead);
   else
-    sparse_values<T16, kHeadDim, kQueries, true>(scores, pages.v.data, prepared, factor, o);
+    sparse_values<T16, kHeadDim, kQueries, true>(scores, pages.v.data, prepared, factor, o, v_ahead);
+}
+
+template <int kHeadDim>
+HWY_INLINE Ahead ahead_of(Page page) {
+  return {page.data,
+          static_cast<int>(page.sparse ? format24::sparse_page_bytes(kHeadDim) : format24::dense_page_bytes(kHeadDim))};
 }
 
 template <typename T16, int kHeadDim>
 void block_queries(const BlockPages& pages, const SparsePage<kHeadDim>& prepared, int tokens, int queries,
-                   QueryState<kHeadDim>& state) {
+                   QueryState<kHeadDim>& state, const BlockPages& next) {
   for (int g = 0; g < queries;) {
     const auto step = [&]<int kQueries>() HWY_ATTR {
       block_step<T16, kHeadDim, kQueries>(pages, prepared, tokens, state.q + g, state.o + g, state.sum + g,
-                                          state.max + g);
+                                          state.max + g, g == 0 ? ahead_of<kHeadDim>(next.k) : Ahead{},
+                                          g == 0 ? ahead_of<kHeadDim>(next.v) : Ahead{});
       g += kQueries;
     };
     // Five queries go as 3 + 2 and six as 3 + 3, not as 4 + 1 and 4 + 2: a lone query pays a whole unpacking.
@@ -144,13 +152,20 @@ void decode_queries(const Params& params, const DecodeItem& item, int first, int
     for (int c = 0; c < kHeadDim; ++c) state.q[g][c] = params.q[(head + g) * kHeadDim + c] * scale;
 
   SparsePage<kHeadDim> prepared;
+  const auto pages_at = [&](std::int64_t i) {
+    return i < item.end ? pages_of(view, map_row, blocks[i], item.row.window_start) : BlockPages{};
+  };
+  BlockPages next = pages_at(item.begin);
+  ahead_of<kHeadDim>(next.k).fetch(0, 1);
+  ahead_of<kHeadDim>(next.v).fetch(0, 1);
   for (std::int64_t i = item.begin; i < item.end; ++i) {
+    const BlockPages pages = next;
+    next = pages_at(i + 1);
     const int tokens = tokens_before(blocks[i], item.row.keys);
     if (tokens == 0) continue;
-    const BlockPages pages = pages_of(view, map_row, blocks[i], item.row.window_start);
     if (pages.k.sparse) prepare_keys<kHeadDim>(pages.k.data, prepared);
     if (pages.v.sparse) prepare_values<kHeadDim>(pages.v.data, prepared);
-    block_queries<T16, kHeadDim>(pages, prepared, tokens, queries, state);
+    block_queries<T16, kHeadDim>(pages, prepared, tokens, queries, state, next);
   }
   finish(state, queries, item.o + first * kHeadDim, item.lse != nullptr ? item.lse + first : nullptr);
 }
@@ -179,8 +194,8 @@ namespace rarefy::attention {
 HWY_EXPORT(decode_item);
 
 namespace {
-// Blocks of one work item. Fixed, so that results do not depend on the number of threads; 512 tokens are about 5 us.
-constexpr std::int64_t kSplitBlocks = 8;
+// Blocks of one work item. Fixed, so that results do not depend on the number of threads; 1024 tokens are about 30 us.
+constexpr std::int64_t kSplitBlocks = 16;
 }  // namespace
 
 void decode_fast(const Params& params, Workspace& workspace) {

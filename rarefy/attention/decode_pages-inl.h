@@ -11,6 +11,7 @@
 #include <limits>
 #include <numbers>
 
+#include "hwy/cache_control.h"
 #include "hwy/highway.h"
 #include "rarefy/attention/params.h"
 #include "rarefy/attention/simd-inl.h"
@@ -26,6 +27,20 @@ struct SparsePage {
   alignas(64) std::uint16_t k_nonzeros[kHeadDim / 2][kBlock];
   alignas(64) std::uint32_t k_metadata[kHeadDim / 16][kBlock];  // four groups in the low half
   alignas(64) std::uint32_t v_metadata[kBlock / 16][kHeadDim];
+};
+
+/// A page that is read soon. Pages lie at random places, where the hardware's prefetcher starts anew on each 4 KiB: it
+/// reaches a third of the bandwidth. Each kernel asks for the page of the next block while it computes this one.
+struct Ahead {
+  const std::byte* page = nullptr;  // null: nothing
+  int bytes = 0;
+
+  /// Asks for part `part` of `parts`.
+  HWY_INLINE void fetch(int part, int parts) const {
+    if (page == nullptr) return;
+    for (int line = part * (bytes / 64) / parts; line < (part + 1) * (bytes / 64) / parts; ++line)
+      hwy::Prefetch(page + line * 64);
+  }
 };
 
 template <int kHeadDim>
@@ -47,11 +62,13 @@ void prepare_values(const std::byte* page, SparsePage<kHeadDim>& out) {
 
 /// scores[g][t] = q[g] . k[t], all 64 tokens.
 template <typename T16, int kHeadDim, int kQueries>
-HWY_INLINE void dense_scores(const float (*q)[kHeadDim], const std::byte* page, float (*scores)[kBlock]) {
+HWY_INLINE void dense_scores(const float (*q)[kHeadDim], const std::byte* page, float (*scores)[kBlock],
+                             const Ahead& ahead) {
   const F32 d;
   // Tokens at once: their accumulators, one key and the queries must fit into the registers.
   constexpr int kTokens = kManyRegisters || kQueries <= 3 ? 4 : 2;
   for (int t8 = 0; t8 < kBlock; t8 += 8) {
+    ahead.fetch(t8 / 8, kBlock / 8);
     const std::byte* rows = page + t8 * 128;
 #pragma GCC unroll 8
     for (int t = 0; t < 8; t += kTokens) {
@@ -89,7 +106,8 @@ HWY_INLINE void dense_scores(const float (*q)[kHeadDim], const std::byte* page, 
 
 /// The same from a 2:4 page: each non-zero of a lane's token picks its q among the four of its group.
 template <typename T16, int kHeadDim, int kQueries>
-HWY_INLINE void sparse_scores(const float (*q)[kHeadDim], const SparsePage<kHeadDim>& page, float (*scores)[kBlock]) {
+HWY_INLINE void sparse_scores(const float (*q)[kHeadDim], const SparsePage<kHeadDim>& page, float (*scores)[kBlock],
+                              const Ahead& ahead) {
   const F32 d;
   const U32 du;
   constexpr int kVectors = kLanes == 16 ? 4 : 2;  // of tokens at once
@@ -100,6 +118,7 @@ HWY_INLINE void sparse_scores(const float (*q)[kHeadDim], const SparsePage<kHead
 #pragma GCC unroll 4
       for (int g = 0; g < kQueries; ++g) acc[i][g] = hn::Zero(d);
     for (int word = 0; word < kHeadDim / 16; ++word) {
+      ahead.fetch(t / (kVectors * kLanes) * (kHeadDim / 16) + word, kBlock / (kVectors * kLanes) * (kHeadDim / 16));
       VU index[kVectors];
 #pragma GCC unroll 4
       for (int i = 0; i < kVectors; ++i) index[i] = hn::Load(du, page.k_metadata[word] + t + i * kLanes);
@@ -136,7 +155,7 @@ inline constexpr int kChannelVectors = std::min(kHeadDim / kLanes,
 /// o[g] = factor[g] o[g] + sum over t < tokens of p[g][t] v[t].
 template <typename T16, int kHeadDim, int kQueries>
 HWY_INLINE void dense_values(const float (*p)[kBlock], const std::byte* page, int tokens, const float* factor,
-                             float (*o)[kHeadDim]) {
+                             float (*o)[kHeadDim], const Ahead& ahead) {
   const F32 d;
   constexpr int kVectors = kChannelVectors<kHeadDim, kQueries>;
 #pragma GCC unroll 16
@@ -159,6 +178,7 @@ HWY_INLINE void dense_values(const float (*p)[kBlock], const std::byte* page, in
     };
     const int whole = tokens / 8 * 8;
     for (int t8 = 0; t8 < whole; t8 += 8) {
+      ahead.fetch(c0 / (kVectors * kLanes) * (kBlock / 8) + t8 / 8, kHeadDim / (kVectors * kLanes) * (kBlock / 8));
 #pragma GCC unroll 8
       for (int t = 0; t < 8; ++t) add_row(panel + t8 * 128, t, t8 + t);
     }
@@ -175,7 +195,7 @@ HWY_INLINE void dense_values(const float (*p)[kBlock], const std::byte* page, in
 /// drops the non-zeros of tokens whose p is 0, which may be NaN past the end.
 template <typename T16, int kHeadDim, int kQueries, bool kPartial>
 HWY_INLINE void sparse_values(const float (*p)[kBlock], const std::byte* page, const SparsePage<kHeadDim>& prepared,
-                              const float* factor, float (*o)[kHeadDim]) {
+                              const float* factor, float (*o)[kHeadDim], const Ahead& ahead) {
   const F32 d;
   const U32 du;
   constexpr int kVectors = std::min(kHeadDim / kLanes, kManyRegisters ? 4 : 2);
@@ -189,6 +209,7 @@ HWY_INLINE void sparse_values(const float (*p)[kBlock], const std::byte* page, c
         acc[i][g] = hn::Mul(hn::Set(d, factor[g]), hn::Load(d, o[g] + c0 + i * kLanes));
     const std::byte* panel = page + c0 / 64 * (kBlock / 2 * 128);
     for (int word = 0; word < kBlock / 16; ++word) {
+      ahead.fetch(c0 / (kVectors * kLanes) * (kBlock / 16) + word, kHeadDim / (kVectors * kLanes) * (kBlock / 16));
       VU index[kVectors];
 #pragma GCC unroll 4
       for (int i = 0; i < kVectors; ++i) index[i] = hn::Load(du, prepared.v_metadata[word] + c0 + i * kLanes);

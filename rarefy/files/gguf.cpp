@@ -12,6 +12,7 @@ namespace rarefy::files {
 namespace {
 
 constexpr std::uint64_t kMaxString = 64 << 20;
+constexpr std::uint64_t kMaxArray = 1 << 22;  // a vocabulary's merges are the longest arrays in use
 constexpr std::uint64_t kMaxAlignment = 4096;
 constexpr std::uint32_t kMaxDims = 4;
 constexpr std::size_t kMaxTensorName = 63;
@@ -128,6 +129,7 @@ GgufValue read_array(Reader& in, const std::string& key) {
   if (type == Type::Array) in.bad("E_GGUF_ARRAY", "key '{}' is an array of arrays", key);
   if (count > in.left() / smallest(type))
     in.bad("E_GGUF_ARRAY", "key '{}' is an array of {} values, {} bytes are left", key, count, in.left());
+  if (count > kMaxArray) in.bad("E_GGUF_ARRAY", "key '{}' is an array of {} values, at most {}", key, count, kMaxArray);
   const auto fill = [&](auto out, auto next) {
     out.reserve(static_cast<std::size_t>(count));
     for (std::uint64_t i = 0; i < count; ++i) out.push_back(next());
@@ -143,7 +145,11 @@ GgufValue read_array(Reader& in, const std::string& key) {
     case Type::F64:
       return fill(std::vector<double>{}, [&] { return in.read<double>("a value"); });
     default:
-      return fill(std::vector<std::int64_t>{}, [&] { return read_integer(in, type); });
+      return fill(std::vector<std::int64_t>{}, [&] {
+        const std::int64_t value = read_integer(in, type);
+        if (type == Type::U64 && value < 0) in.bad("E_GGUF_ARRAY", "key '{}' holds a value above 2^63 - 1", key);
+        return value;
+      });
   }
 }
 

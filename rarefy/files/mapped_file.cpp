@@ -15,7 +15,8 @@
 namespace rarefy::files {
 
 MappedFile::MappedFile(const std::filesystem::path& path) : name_(path.string()) {
-  const int file = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  // Not blocking: a pipe would make us wait for its writer before we can refuse it.
+  const int file = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (file < 0) {
     const bool missing = errno == ENOENT || errno == ENOTDIR;
     fail(missing ? ErrorCode::NotFound : ErrorCode::Io, missing ? "E_FILE_MISSING" : "E_FILE_OPEN", "{}: {}", name_,

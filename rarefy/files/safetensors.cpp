@@ -13,6 +13,7 @@ namespace rarefy::files {
 namespace {
 
 constexpr std::uint64_t kMaxHeader = 100'000'000;
+constexpr std::ptrdiff_t kMaxCommas = 1 << 19;  // some 65,000 tensors: bounds the memory of the parsed header
 
 struct DtypeName {
   std::string_view name;
@@ -81,6 +82,9 @@ Safetensors::Safetensors(const std::filesystem::path& path) : file_(path) {
   const std::string_view header(reinterpret_cast<const char*>(bytes.data()) + 8, static_cast<std::size_t>(length));
   const std::span<const std::byte> data = bytes.subspan(8 + static_cast<std::size_t>(length));
 
+  const auto commas = std::count(header.begin(), header.end(), ',');
+  if (commas > kMaxCommas)
+    fail(ErrorCode::BadFile, "E_ST_COUNT", "{}: the header lists more than {} values", name(), kMaxCommas);
   const nlohmann::json root = parse_json(header, name());
   if (!root.is_object()) fail(ErrorCode::BadFile, "E_ST_JSON", "{}: the header is not an object", name());
   std::vector<std::pair<std::uint64_t, std::size_t>> order;

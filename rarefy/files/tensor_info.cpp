@@ -8,8 +8,8 @@
 namespace rarefy::files {
 
 std::int64_t count_nonfinite(const TensorInfo& tensor) {
-  if (tensor.shape.empty() || tensor.bytes == 0 || tensor.dtype == DType::I32) return 0;
-  const std::int64_t row = tensor.shape.back(), row_size = row_bytes(tensor.dtype, row);
+  if (tensor.bytes == 0 || tensor.dtype == DType::I32) return 0;
+  const std::int64_t row = tensor.shape.empty() ? 1 : tensor.shape.back(), row_size = row_bytes(tensor.dtype, row);
   std::vector<float> values(static_cast<std::size_t>(row));
   std::int64_t count = 0;
   for (std::int64_t at = 0; at < tensor.bytes; at += row_size) {

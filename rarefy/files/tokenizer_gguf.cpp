@@ -107,11 +107,10 @@ void sentence_piece(const Gguf& file, const std::vector<std::int64_t>& types, To
     const auto id = static_cast<TokenId>(i);
     if (types[i] == kByte && byte_token_value(tokens[i]) < 0)
       fail(ErrorCode::BadFile, "E_TOK_BYTE", "{}: byte token {} is not of the form <0xAB>", file.name(), i);
-    if (types[i] == kControl || types[i] == kUserDefined)
-      out.add({tokens[i], id, types[i] == kControl, false, false});
+    if (types[i] == kControl || types[i] == kUserDefined || types[i] == kUnknown)
+      out.add({tokens[i], id, types[i] != kUserDefined, false, false});
     else
       out.set(id, tokens[i]);
-    if (types[i] == kUnknown) out.special[i] = true;
   }
   merges_from_scores(tokens, types, *scores, out);
   out.replacements = {{" ", std::string(kSpaceMark)}};

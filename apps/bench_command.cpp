@@ -167,7 +167,7 @@ void bench(const BenchOptions& o) {
     fail(ErrorCode::BadInput, "E_OPTION", "--repetitions must be at least 1, --n-prompt and --n-gen at least 0");
   const Loaded loaded = load(o.model);
   const std::int64_t needed = o.depths.back() + std::max(o.prompt, o.generate);
-  engine::EngineConfig config = engine_config(o.model, loaded.model, needed);
+  engine::EngineConfig config = engine_config(o.model, loaded, needed);
   config.context = needed;
   config.parallel = 3;  // the growing context, its sealed fork, and the one that is timed
   std::vector<Row> rows;

@@ -11,6 +11,7 @@ void add_inspect_command(CLI::App& app);
 void add_doctor_command(CLI::App& app);
 void add_bench_command(CLI::App& app);
 void add_eval_command(CLI::App& app);
+void add_calibrate_command(CLI::App& app);
 
 /// True once the user asked to stop (Ctrl-C); a second time ends the process.
 bool interrupted();

@@ -29,7 +29,7 @@ void perplexity(const PerplexityOptions& o) {
     fail(ErrorCode::BadInput, "E_TEXT_SHORT", "{}: has {} tokens, --ctx-size asks for {}", o.file, tokens.size(),
          wanted);
   tokens.resize(static_cast<std::size_t>(wanted));
-  const engine::EngineConfig config = engine_config(o.model, loaded.model, wanted);
+  const engine::EngineConfig config = engine_config(o.model, loaded, wanted);
   Progress progress("perplexity", "tokens", 2 * (wanted - o.tail));
   const eval::PerplexityResult r =
       eval::perplexity(loaded.model, config, tokens, o.tail, [&](std::int64_t done) { progress.update(done); });

@@ -33,6 +33,7 @@ int run(int argc, char** argv) {
   add_run_command(app, status);
   add_bench_command(app);
   add_eval_command(app);
+  add_calibrate_command(app);
   add_inspect_command(app);
   add_doctor_command(app);
   try {

@@ -12,10 +12,9 @@
 
 #include "apps/machine.h"
 #include "apps/progress.h"
+#include "apps/pruner_option.h"
 #include "rarefy/base/check.h"
-#include "rarefy/base/quant.h"
 #include "rarefy/files/gguf.h"
-#include "rarefy/files/safetensors.h"
 
 namespace rarefy::apps {
 
@@ -31,7 +30,12 @@ void add_model_options(CLI::App& command, ModelOptions& o) {
   command.add_option("--kv-sink", o.sink, "tokens at the start that stay dense")->capture_default_str();
   command.add_option("--kv-local", o.local, "tokens before the query that are read dense")->capture_default_str();
   command.add_option("--prefill-window", o.prefill_window, "moving, or prompt (the paper's)")->capture_default_str();
-  command.add_option("--pruner", o.pruner, "magnitude, or channels:FILE")->capture_default_str();
+  command.add_option("--pruner", o.pruner, "calibrated, calibrated:FILE, magnitude, or channels:FILE")
+      ->capture_default_str();
+  command.add_option("--token-weights", o.token_weights, "of calibrated values: probe, recent, or none")
+      ->capture_default_str();
+  command.add_option("--block-loss", o.block_loss, "ranks blocks if S is below 1: energy, or l1")
+      ->capture_default_str();
   command.add_option("--precision", o.precision, "fast, or fp32")->capture_default_str();
   command.add_option("--cache-type", o.cache_type, "f16 or bf16")->capture_default_str();
   command.add_option("-b,-u,--chunk-size,--ubatch-size", o.chunk, "prompt tokens of one step")->capture_default_str();
@@ -80,35 +84,6 @@ Sparsity parse_sparsity(const std::string& option, const std::string& text) {
 
 namespace {
 
-template <typename T>
-T choose(const char* option, const std::string& text, std::initializer_list<std::pair<const char*, T>> known) {
-  std::string names;
-  for (const auto& [name, value] : known) {
-    if (text == name) return value;
-    names += fmt::format("{}{}", names.empty() ? "" : ", ", name);
-  }
-  fail(ErrorCode::BadInput, "E_OPTION", "{}: unknown value '{}' (known: {})", option, text, names);
-}
-
-/// The pruner that `--pruner` names: "channels:FILE" is a safetensors file whose tensor `keep` [layers, kv_heads,
-/// head_dim] (F32, not 0 = keep) masks key channels in Hugging Face's channel order.
-std::shared_ptr<const Pruner> make_pruner(const std::string& text, const model::Config& model) {
-  if (text == "magnitude") return std::make_shared<MagnitudePruner>();
-  if (!text.starts_with("channels:"))
-    fail(ErrorCode::BadInput, "E_OPTION", "--pruner: unknown pruner '{}' (known: magnitude, channels:FILE)", text);
-  const files::Safetensors file(text.substr(std::string_view("channels:").size()));
-  const files::TensorInfo* keep = file.find("keep");
-  if (keep == nullptr || keep->dtype != DType::F32 ||
-      keep->shape != std::vector<std::int64_t>{model.layers, model.kv_heads, model.head_dim})
-    fail(ErrorCode::BadFile, "E_CHANNEL_MASK", "{}: needs a tensor 'keep' of F32 [{}, {}, {}]", file.name(),
-         model.layers, model.kv_heads, model.head_dim);
-  std::vector<float> values(static_cast<std::size_t>(keep->bytes) / sizeof(float));
-  dequantize(keep->dtype, keep->data, static_cast<std::int64_t>(values.size()), values.data());
-  std::vector<std::uint8_t> mask;
-  for (const float value : values) mask.push_back(value != 0);
-  return std::make_shared<ChannelMaskPruner>(model.layers, model.kv_heads, model.head_dim, std::move(mask));
-}
-
 /// Bytes that a context of `tokens` needs beside the weights: the cache's pages and the scratch rows.
 std::int64_t context_bytes(const model::Config& model, const engine::EngineConfig& config, std::int64_t tokens) {
   const double dense = 2.0 * model.layers * model.kv_heads * model.head_dim * 2 * static_cast<double>(tokens);
@@ -119,7 +94,8 @@ std::int64_t context_bytes(const model::Config& model, const engine::EngineConfi
 
 }  // namespace
 
-engine::EngineConfig engine_config(const ModelOptions& o, const model::Model& model, std::int64_t needed) {
+engine::EngineConfig engine_config(const ModelOptions& o, const Loaded& loaded, std::int64_t needed) {
+  const model::Model& model = loaded.model;
   engine::EngineConfig config;
   config.device = parse_device(o.device);
   config.parallel = o.parallel;
@@ -135,7 +111,6 @@ engine::EngineConfig engine_config(const ModelOptions& o, const model::Model& mo
   config.decode = {std::max(config.decode.k, config.prefill.k), std::max(config.decode.v, config.prefill.v)};
   config.sink = o.sink;
   config.local = o.local;
-  config.pruner = make_pruner(o.pruner, model.config);
 
   const std::int64_t most = model.config.max_context;
   if (o.context < 0 || o.context > most)
@@ -153,6 +128,7 @@ engine::EngineConfig engine_config(const ModelOptions& o, const model::Model& mo
   if (needed > config.context)
     fail(ErrorCode::BadInput, "E_CONTEXT", "{} tokens are needed, the context has {} (--ctx-size)", needed,
          config.context);
+  choose_pruner(o, loaded, config);
   return config;
 }
 

@@ -154,7 +154,7 @@ int run(const RunOptions& o) {
     needed = static_cast<std::int64_t>(request.prompt.size());
     if (needed == 0) fail(ErrorCode::BadInput, "E_PROMPT_EMPTY", "the prompt has no tokens");
   }
-  engine::Engine engine(loaded.model, loaded.tokenizer, engine_config(o.model, loaded.model, 0));
+  engine::Engine engine(loaded.model, loaded.tokenizer, engine_config(o.model, loaded, 0));
   if (o.chat) {
     chat(engine, loaded.tokenizer, o);
     return interrupted() ? 130 : 0;

@@ -17,9 +17,12 @@ foreach(folder ${rarefy_test_folders})
   if(TARGET rarefy_app AND name STREQUAL "apps")  # these run the program itself
     add_dependencies(test_${name} rarefy_app)
   endif()
-  gtest_discover_tests(test_${name} TEST_PREFIX ${name}. DISCOVERY_TIMEOUT 120 
-    # Tests run side by side: threads that spin while they wait would take the cores from each other.
-    PROPERTIES TIMEOUT 1200 ENVIRONMENT OMP_WAIT_POLICY=passive)
+  # Tests run side by side: threads that spin while they wait would take the cores from each other.
+  set(properties TIMEOUT 1200 ENVIRONMENT OMP_WAIT_POLICY=passive)
+  gtest_discover_tests(test_${name} TEST_PREFIX ${name}. TEST_FILTER -Slow* DISCOVERY_TIMEOUT 120 PROPERTIES ${properties})
+  # End-to-end tests on the real model carry the label "slow".
+  gtest_discover_tests(test_${name} TEST_PREFIX ${name}. TEST_FILTER Slow* TEST_LIST test_${name}_slow DISCOVERY_TIMEOUT 120
+    PROPERTIES ${properties} LABELS slow)
 endforeach()
 
 file(GLOB_RECURSE rarefy_headers RELATIVE ${CMAKE_SOURCE_DIR} CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/rarefy/*.h)

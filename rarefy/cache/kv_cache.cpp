@@ -12,6 +12,7 @@
 #include "rarefy/cache/block_map.h"
 #include "rarefy/cache/page_plan.h"
 #include "rarefy/cache/pool.h"
+#include "rarefy/cache/token_weights.h"
 #include "rarefy/format24/compress.h"
 
 namespace rarefy {
@@ -52,6 +53,12 @@ CacheConfig checked(CacheConfig c) {
   CHECK(c.sink >= 0 && c.sink % kBlock == 0 && c.local >= 0 && c.local % kBlock == 0,
         "sink {} and local {} must be multiples of {}", c.sink, c.local, kBlock);
   CHECK(c.max_chunk > 0, "a chunk of {} tokens", c.max_chunk);
+  CHECK(c.token_weights != TokenWeights::Probe || c.calibration != nullptr,
+        "token weights from probes need a calibration");
+  if (c.calibration != nullptr)
+    CHECK(c.calibration->layers == c.layers && c.calibration->q_heads == c.q_heads &&
+              c.calibration->kv_heads == c.kv_heads && c.calibration->head_dim == c.head_dim,
+          "the calibration is of another shape than the cache");
   const auto share = [](float s) { return s >= 0 && s <= 1; };
   CHECK(share(c.prefill.k) && share(c.prefill.v) && share(c.decode.k) && share(c.decode.v),
         "sparsity must be in [0, 1]: prefill {},{} decode {},{}", c.prefill.k, c.prefill.v, c.decode.k, c.decode.v);
@@ -78,6 +85,7 @@ struct KvCache::Impl {
   std::vector<StepSequence> step;
   std::vector<std::int32_t> slots, kv_len;  // of the step, as the view gives them
   TensorView q;                             // of the layer between its append and its settle
+  std::vector<float> weights;               // token weights of the blocks that are being sealed
   std::vector<std::uint8_t> scratch;        // element masks
 
   Impl(const CacheConfig& c, std::shared_ptr<const Pruner> p)
@@ -116,6 +124,8 @@ struct KvCache::Impl {
   void write_head(BlockMap& target, const float* rows, std::int64_t stride, const StepSequence& s, int kv_head);
   std::vector<Candidate> candidates(int layer, Side side, const StepSequence& s, int kv_head, std::int64_t begin,
                                     std::int64_t end);
+  std::vector<QuerySet> queries(int layer, const Candidate& block) const;
+  void weigh_tokens(int layer, const std::vector<Candidate>& blocks);
   void compress(int layer, Side side, std::vector<Candidate>& blocks, bool loss_only);
   void seal(int layer, Side side, std::vector<Candidate> blocks, bool keep_dense);
   void seal_share(int layer, Side side, const StepSequence& s, std::int64_t begin, std::int64_t end, float share,
@@ -210,6 +220,49 @@ std::vector<Candidate> KvCache::Impl::candidates(int layer, Side side, const Ste
   return out;
 }
 
+/// The queries that stand for those to come, one set per query head of the block's KV head.
+std::vector<QuerySet> KvCache::Impl::queries(int layer, const Candidate& block) const {
+  constexpr std::int64_t kRecent = 256,
+                         kEvery = 4;  // every fourth of the last 256 queries: neighbours ask for the same
+  std::int64_t row = 0;
+  const StepSequence* own = nullptr;
+  for (const StepSequence& s : step) {
+    if (s.sequence == block.slot) own = &s;
+    if (own == nullptr) row += s.q_len;
+  }
+  const int group = config.q_heads / config.kv_heads;
+  const bool recent = config.token_weights == TokenWeights::Recent && own->phase != Phase::Decode;
+  std::vector<QuerySet> out;
+  for (int head = block.kv_head * group; head < (block.kv_head + 1) * group; ++head) {
+    if (recent) {
+      const std::int64_t count = std::min<std::int64_t>(kRecent, own->q_len),
+                         stride = std::int64_t{config.q_heads} * config.head_dim;
+      const float* first = q.as<float>() + (row + own->q_len - count) * stride + std::int64_t{head} * config.head_dim;
+      out.push_back({first, (count + kEvery - 1) / kEvery, kEvery * stride});
+    } else if (config.calibration != nullptr) {
+      out.push_back({config.calibration->probe(layer, head), config.calibration->probes, config.head_dim});
+    }
+  }
+  return out;
+}
+
+void KvCache::Impl::weigh_tokens(int layer, const std::vector<Candidate>& blocks) {
+  weights.resize(blocks.size() * kBlock);
+#pragma omp parallel for schedule(dynamic, 4) if (blocks.size() > 4)
+  for (std::size_t i = 0; i < blocks.size(); ++i) {
+    const Candidate& c = blocks[i];
+    const std::int32_t entry = map(layer, Side::K).row(c.slot, c.kv_head)[c.block];
+    const std::byte* keys = dense.page(BlockMap::page(entry));
+    std::vector<std::byte> unpacked;
+    if (entry < 0) {  // keys that are sealed already still say how they attract queries
+      unpacked.resize(static_cast<std::size_t>(dense.page_bytes()));
+      format24::decompress(Side::K, config.dtype, config.head_dim, sparse.page(BlockMap::page(entry)), unpacked.data());
+      keys = unpacked.data();
+    }
+    token_weights(config.dtype, config.head_dim, keys, queries(layer, c), weights.data() + i * kBlock);
+  }
+}
+
 /// Computes every block's loss; unless `loss_only`, writes its sparse page and the map entry.
 void KvCache::Impl::compress(int layer, Side side, std::vector<Candidate>& blocks, bool loss_only) {
   BlockMap& own = map(layer, side);
@@ -219,6 +272,8 @@ void KvCache::Impl::compress(int layer, Side side, std::vector<Candidate>& block
   std::vector<format24::CompressJob> jobs(blocks.size());
   std::vector<float> losses(blocks.size());
   std::vector<PageId> pages(blocks.size());
+  const bool weighed = side == Side::V && config.token_weights != TokenWeights::None;
+  if (weighed) weigh_tokens(layer, blocks);
   const auto dense_page = [&](std::int32_t entry) -> const std::byte* {
     return entry > 0 ? dense.page(BlockMap::page(entry)) : nullptr;
   };
@@ -230,6 +285,7 @@ void KvCache::Impl::compress(int layer, Side side, std::vector<Candidate>& block
         .layer = layer, .kv_head = c.kv_head, .block = c.block, .dtype = config.dtype, .head_dim = config.head_dim};
     block.k = side == Side::K ? mine : partner;
     block.v = side == Side::V ? mine : partner;
+    if (weighed) block.token_weights = weights.data() + i * kBlock;
     std::uint8_t* mask = mask_bytes > 0 ? scratch.data() + i * mask_bytes : nullptr;
     jobs[i].dense = mine;
     jobs[i].prune = side == Side::K ? pruner->keys(block, mask) : pruner->values(block, mask);

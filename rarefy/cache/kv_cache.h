@@ -7,6 +7,7 @@
 
 #include "rarefy/base/device.h"
 #include "rarefy/base/tensor.h"
+#include "rarefy/cache/calibration.h"
 #include "rarefy/cache/kv_view.h"
 #include "rarefy/cache/pruner.h"
 
@@ -21,6 +22,10 @@ struct Sparsity {
 /// Moving: queries read the `local` tokens before their tile dense. Prompt: only the prompt's last `local` tokens (the
 /// paper).
 enum class PrefillWindow : std::uint8_t { Moving, Prompt };
+
+/// Where the expected attention of a block's tokens comes from when its values are sealed: nowhere (all equal), the
+/// calibration's probe queries, or the step's last 256 queries (in decode, where a step has one, the probes).
+enum class TokenWeights : std::uint8_t { None, Probe, Recent };
 
 /// What a step does to a sequence. PrefillEnd is the prompt's last chunk: after its attention the sequence is sealed up
 /// to the decode sparsity. Decode appends tokens (one, or several at once to score a text) and seals what left the
@@ -44,8 +49,10 @@ struct CacheConfig {
   Sparsity decode;  // at least `prefill`
   PrefillWindow window = PrefillWindow::Moving;
   format24::LossKind loss = format24::LossKind::L1;
-  std::int64_t dense_pages = 0;   // 0: what max_sequences of max_tokens can need
-  std::int64_t sparse_pages = 0;  // as dense_pages
+  TokenWeights token_weights = TokenWeights::None;
+  std::shared_ptr<const Calibration> calibration;  // for Probe, and for Recent in decode; may be null otherwise
+  std::int64_t dense_pages = 0;                    // 0: what max_sequences of max_tokens can need
+  std::int64_t sparse_pages = 0;                   // as dense_pages
   Device device;
 };
 

@@ -41,13 +41,15 @@ CacheConfig cache_config(const model::Config& model, const EngineConfig& config)
   cache.decode = config.decode;
   cache.window = config.window;
   cache.loss = config.loss;
+  cache.token_weights = config.token_weights;
+  cache.calibration = config.calibration;
   cache.device = config.device;
   return cache;
 }
 
 model::TransformerOptions transformer_options(const EngineConfig& config) {
   return {config.precision, config.context, std::max<std::int64_t>(config.chunk, config.parallel), config.local,
-          config.channel_order};
+          config.calibration != nullptr ? config.calibration->order : std::vector<std::int32_t>{}};
 }
 
 namespace {

@@ -27,7 +27,8 @@ struct EngineConfig {
   PrefillWindow window = PrefillWindow::Moving;
   format24::LossKind loss = format24::LossKind::L1;
   std::shared_ptr<const Pruner> pruner = std::make_shared<MagnitudePruner>();
-  std::vector<std::int32_t> channel_order;  // empty: Hugging Face's
+  TokenWeights token_weights = TokenWeights::None;
+  std::shared_ptr<const Calibration> calibration;  // its channel order is used; null: Hugging Face's order
   Device device;
 };
 

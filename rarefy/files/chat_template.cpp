@@ -68,9 +68,16 @@ void check_roles(ChatFormat format, const std::vector<ChatMessage>& messages) {
 /// The system message that a template puts where none is given, e.g. SmolLM2's and Qwen 2.5's: the text between its
 /// opening marker and the end of the turn, in the branch for conversations without one.
 std::string default_system(std::string_view jinja) {
-  constexpr std::string_view kOpen = "<|im_start|>system\\n";
+  constexpr std::string_view kOpen = "<|im_start|>system";
   for (std::size_t at = jinja.find(kOpen); at != std::string_view::npos; at = jinja.find(kOpen, at + 1)) {
-    const std::size_t begin = at + kOpen.size();
+    // The line break is a character of the template, or its escape in a literal.
+    std::size_t begin = at + kOpen.size();
+    if (jinja.substr(begin).starts_with("\n"))
+      begin += 1;
+    else if (jinja.substr(begin).starts_with("\\n"))
+      begin += 2;
+    else
+      continue;
     const std::size_t end = jinja.find("<|im_end|>", begin);
     if (end == std::string_view::npos) return "";
     const std::string_view text = jinja.substr(begin, end - begin);

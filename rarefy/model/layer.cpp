@@ -70,6 +70,7 @@ void layer_forward(const LayerWeights& w, int layer, const std::int32_t* order, 
   product(a.normed, {w.q, w.k, w.v}, false, {flat(a.q), flat(a.k), flat(a.v)});
   norm_heads(a.q, w.q_norm, c.rms_eps, stream);
   norm_heads(a.k, w.k_norm, c.rms_eps, stream);
+  if (pass.observer) pass.observer(layer, a.q, a.k);
   ops::rope(a.q, pass.rope_table, c.rope_layout, order, c.kv_heads, a.q_rotated, stream);
   ops::rope(a.k, pass.rope_table, c.rope_layout, order, c.kv_heads, a.k_rotated, stream);
 

@@ -1,5 +1,6 @@
 // One decoder layer over the KV cache: the main path of Rarefy.
 #pragma once
+#include <functional>
 #include <vector>
 
 #include "rarefy/attention/attention.h"
@@ -34,6 +35,9 @@ class Activations {
   Buffer normed_, q_, k_, v_, q_rotated_, k_rotated_, attended_, gate_, up_;
 };
 
+/// Sees q and k of every layer before they are rotated, in the file's channel order.
+using Observer = std::function<void(int layer, const TensorView& q, const TensorView& k)>;
+
 /// What every layer of one pass shares.
 struct PassContext {
   const Config& config;
@@ -43,6 +47,7 @@ struct PassContext {
   Precision precision;
   Workspace& workspace;
   Stream& stream;
+  const Observer& observer;  // may be empty
 };
 
 /// hidden += attention(norm(hidden)); hidden += feed_forward(norm(hidden)), over the cache that holds the past.

@@ -65,7 +65,7 @@ void Transformer::forward(const Step& step, KvCache& cache, std::span<const std:
                                      .local = options_.local,
                                      .precision = options_.precision,
                                      .version = attention::Version::Fast};
-  const PassContext pass{c, step, rope_table, attention, options_.precision, workspace_, stream_};
+  const PassContext pass{c, step, rope_table, attention, options_.precision, workspace_, stream_, observer_};
   for (int layer = 0; layer < c.layers; ++layer) {
     const std::int32_t* order = options_.channel_order.data() + std::int64_t{layer} * c.kv_heads * c.head_dim;
     layer_forward(model_.layers[static_cast<std::size_t>(layer)], layer, order, pass, activations_, cache, hidden);

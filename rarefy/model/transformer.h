@@ -28,6 +28,9 @@ class Transformer {
 
   const Model& model() const { return model_; }
   const TransformerOptions& options() const { return options_; }
+  const ops::Rope& rope() const { return rope_; }
+  /// Calibration looks at what passes; an empty observer ends that.
+  void observe(Observer observer) { observer_ = std::move(observer); }
 
   /// Runs one step that `cache.begin_step` has announced, and ends it.
   ///   logit_rows  rows of the step whose next-token logits are wanted, ascending
@@ -45,6 +48,7 @@ class Transformer {
   Buffer last_;  // [logit rows, hidden] normed rows for the output head
   Workspace workspace_;
   Stream stream_;
+  Observer observer_;
 };
 
 }  // namespace rarefy::model

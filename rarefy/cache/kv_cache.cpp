@@ -119,6 +119,11 @@ struct KvCache::Impl {
   std::int64_t first_eligible() const { return config.sink / kBlock; }
 
   std::int64_t due_end(const StepSequence& s) const;
+  struct HeadPages {
+    std::int64_t returned;  // dense pages that surely go back
+    std::int64_t sealed;    // sparse pages, at most
+  };
+  HeadPages head_pages(int layer, Side side, const StepSequence& s, int kv_head) const;
   PageCount step_pages(const StepSequence& s) const;
   void write(int layer, Side side, const TensorView& rows);
   void write_head(BlockMap& target, const float* rows, std::int64_t stride, const StepSequence& s, int kv_head);
@@ -148,23 +153,46 @@ std::int64_t KvCache::Impl::due_end(const StepSequence& s) const {
   return std::max<std::int64_t>(0, limit / kBlock);
 }
 
+/// What the step takes and gives back for one KV head of one layer and side.
+KvCache::Impl::HeadPages KvCache::Impl::head_pages(int layer, Side side, const StepSequence& s, int kv_head) const {
+  const SequenceState& state = sequences[static_cast<std::size_t>(s.sequence)];
+  const LayerMaps& both = maps[static_cast<std::size_t>(layer)];
+  const std::int32_t* entries = (side == Side::K ? both.k : both.v).row(s.sequence, kv_head);
+  const std::int64_t end = due_end(s);
+  std::int64_t begin = std::min(end, std::max(state.ranked, first_eligible()));
+  const bool ends = s.phase == Phase::PrefillEnd;
+  const std::int64_t last = std::max(first_eligible(), (state.length + s.q_len - config.local) / kBlock);
+  const std::int64_t due = end - begin;
+  if (ends) begin = first_eligible();
+  std::int64_t sealed = 0, shared = 0;  // of all blocks that the step may seal
+  for (std::int64_t block = begin; block < std::max(end, ends ? last : 0); ++block) {
+    sealed += entries[block] < 0 && (!ends || block < last);
+    shared += entries[block] > 0 && dense.references(BlockMap::page(entries[block])) > 1;
+  }
+  if (s.phase == Phase::Decode) {
+    const std::int64_t most = decode_share(side) > 0 ? due - sealed : 0;
+    return {decode_share(side) == 1 ? most - shared : 0, most};  // below 1 the threshold decides
+  }
+  std::int64_t most = share_of(prefill_share(side), due);
+  if (ends) most = std::max(most, share_of(decode_share(side), last - first_eligible()) - sealed);
+  return {std::max<std::int64_t>(0, most - shared), most};  // a fork keeps the shared pages
+}
+
 /// The most pages that the step takes at any moment, over what is in use now, from this sequence.
 PageCount KvCache::Impl::step_pages(const StepSequence& s) const {
-  const SequenceState& state = sequences[static_cast<std::size_t>(s.sequence)];
-  const std::int64_t created = blocks_of(state.length + s.q_len) - blocks_of(state.length);
-  const std::int64_t due = std::max<std::int64_t>(0, due_end(s) - std::max(state.ranked, first_eligible()));
+  const std::int64_t length = sequences[static_cast<std::size_t>(s.sequence)].length;
+  const std::int64_t created = 2 * config.kv_heads * (blocks_of(length + s.q_len) - blocks_of(length));
   PageCount need;
-  for (const Side side : {Side::K, Side::V}) {
-    std::int64_t sealed =
-        s.phase == Phase::Decode ? (decode_share(side) > 0 ? due : 0) : share_of(prefill_share(side), due);
-    if (s.phase == Phase::PrefillEnd && decode_share(side) > 0)  // what prefill left open may be sealed now
-      sealed = std::max<std::int64_t>(0, blocks_of(state.length + s.q_len) - first_eligible());
-    // Every layer keeps the new pages unless it surely gives as many back; forks may hold them, so nothing is counted
-    // on but a prefill share of 1.
-    const bool returned = s.phase != Phase::Decode && prefill_share(side) == 1 && config.decode.k == 1;
-    const std::int64_t kept = returned ? std::max<std::int64_t>(0, created - due) : created;
-    need.dense += config.kv_heads * (created + (config.layers - 1) * kept);
-    need.sparse += config.kv_heads * config.layers * sealed;
+  std::int64_t dense_now = 0;
+  for (int layer = 0; layer < config.layers; ++layer) {
+    dense_now += created;
+    need.dense = std::max(need.dense, dense_now);
+    for (const Side side : {Side::K, Side::V})
+      for (int head = 0; head < config.kv_heads; ++head) {
+        const HeadPages pages = head_pages(layer, side, s, head);
+        dense_now -= pages.returned;
+        need.sparse += pages.sealed;
+      }
   }
   return need;
 }
@@ -468,6 +496,8 @@ bool KvCache::begin_step(std::span<const StepSequence> step) {
     const std::int64_t length = m.at(s.sequence).length;
     CHECK(s.q_len > 0 && length + s.q_len <= m.config.max_tokens, "sequence {}: {} tokens and {} more, at most {}",
           s.sequence, length, s.q_len, m.config.max_tokens);
+    CHECK(s.phase == Phase::Decode || m.config.window == PrefillWindow::Moving || s.prompt_len >= length + s.q_len,
+          "sequence {}: a prompt of {} tokens, the step ends at {}", s.sequence, s.prompt_len, length + s.q_len);
     const PageCount one = m.step_pages(s);
     need.dense += one.dense;
     need.sparse += one.sparse;

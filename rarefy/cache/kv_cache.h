@@ -42,7 +42,7 @@ struct CacheConfig {
   DType dtype = DType::F16;  // of the pages: F16 or BF16
   int max_sequences = 1;
   std::int64_t max_tokens = 0;    // of one sequence
-  std::int64_t max_chunk = 2048;  // prompt tokens of one step: sizes the pools
+  std::int64_t max_chunk = 2048;  // tokens of one step: sizes the pools
   int sink = 64;                  // tokens at the start that stay dense, a multiple of the block
   int local = 256;                // tokens before the query that are read dense, a multiple of the block
   Sparsity prefill;
@@ -94,7 +94,7 @@ class KvCache {
   void free(SequenceId sequence);
   std::int64_t length(SequenceId sequence) const;
 
-  /// Throws BadInput if a sequence is unknown, repeated, or would exceed max_tokens.
+  /// Throws BadInput if a sequence is unknown, repeated, would exceed max_tokens, or (Prompt window) its prompt_len.
   [[nodiscard]] bool begin_step(std::span<const StepSequence> step);
 
   /// Writes the step's keys and values of one layer into dense pages and seals the blocks that are due.

@@ -17,7 +17,8 @@ PageCount plan_pools(const CacheConfig& c) {
   std::int64_t transient = 0;
   for (const auto& [prefill, decode] : {std::pair{c.prefill.k, c.decode.k}, std::pair{c.prefill.v, c.decode.v}}) {
     // Before the prompt ends only the prefill share is sealed; in decode with S < 1 nothing bounds what stays dense.
-    const std::int64_t window = c.sink / kBlock + c.local / kBlock + 2;
+    // A decode step of several tokens seals none of them, in any layer.
+    const std::int64_t window = c.sink / kBlock + c.local / kBlock + 2 + blocks_of(c.max_chunk);
     const std::int64_t open =
         blocks - static_cast<std::int64_t>(std::floor(static_cast<double>(prefill) * static_cast<double>(blocks)));
     const std::int64_t dense = decode == 1 ? std::min(blocks, open + window) : blocks;

@@ -17,7 +17,8 @@
 namespace rarefy {
 namespace {
 
-constexpr int kLayers = 2, kKvHeads = 2, kQHeads = 4, kDim = 64;
+int kLayers = 2;  // tests of pool plans change it
+constexpr int kKvHeads = 2, kQHeads = 4, kDim = 64;
 
 CacheConfig config_of(Sparsity prefill, Sparsity decode, int sink = 64, int local = 256) {
   CacheConfig c;
@@ -308,28 +309,85 @@ TEST(KvCache, Errors) {
   EXPECT_THROW(KvCache(bad, magnitude()), Error);
 }
 
-/// Random schedules of prompts, chunks, decode, forks and frees must never run out of the planned pages.
+/// A cache of few or many layers: what one layer takes before another gives back differs.
+struct LayersGuard {
+  int before = kLayers;
+  explicit LayersGuard(int layers) { kLayers = layers; }
+  ~LayersGuard() { kLayers = before; }
+};
+
+TEST(KvCache, OneSequenceFillsItsPlannedPools) {
+  const LayersGuard layers(12);
+  for (const Sparsity prefill : {Sparsity{0, 0}, Sparsity{0, 1}, Sparsity{0.5f, 1}, Sparsity{1, 1}})
+    for (const PrefillWindow window : {PrefillWindow::Moving, PrefillWindow::Prompt}) {
+      CacheConfig config = config_of(prefill, {prefill.k, 1});
+      config.max_sequences = 1;
+      config.window = window;
+      KvCache cache(config, magnitude());
+      const SequenceId id = *cache.add();
+      ASSERT_TRUE(feed(cache, id, 1, 512, Phase::Prefill, 1000));
+      ASSERT_TRUE(feed(cache, id, 1, 488, Phase::PrefillEnd, 1000)) << prefill.k << " " << prefill.v;
+      for (int i = 0; i < 24; ++i) ASSERT_TRUE(feed(cache, id, 1, 1, Phase::Decode));
+    }
+}
+
+TEST(KvCache, ScoringAChunkFitsThePlannedPools) {
+  const LayersGuard layers(12);
+  CacheConfig config = config_of({1, 1}, {1, 1});
+  config.max_sequences = 1;
+  KvCache cache(config, magnitude());
+  const SequenceId id = *cache.add();
+  ASSERT_TRUE(feed(cache, id, 1, 512, Phase::PrefillEnd, 512));
+  ASSERT_TRUE(feed(cache, id, 1, 512, Phase::Decode));
+}
+
+/// Random schedules of prompts, chunks, decode, scoring, forks and frees must never run out of the planned pages.
 RC_GTEST_PROP(KvCache, PlannedPoolsNeverRunOut, (unsigned seed)) {
   std::mt19937 random(seed);
-  const float shares[] = {0, 0.5f, 1};
-  const auto share = [&] { return shares[random() % 3]; };
-  Sparsity prefill{share(), share()}, decode{share(), share()};
-  decode = {std::max(decode.k, prefill.k), std::max(decode.v, prefill.v)};
-  CacheConfig config = config_of(prefill, decode);
-  config.window = random() % 2 == 0 ? PrefillWindow::Moving : PrefillWindow::Prompt;
+  const auto below = [&](std::int64_t n) { return static_cast<int>(random() % static_cast<unsigned>(n)); };
+  const int some_layers[] = {1, 2, 5, 9};
+  const LayersGuard layers(some_layers[below(4)]);
+  const float shares[] = {0, 0.3f, 0.5f, 1, 1};
+  const auto share = [&] { return shares[below(5)]; };
+  const Sparsity prefill{share(), share()};
+  const Sparsity decode{std::max(share(), prefill.k), std::max(share(), prefill.v)};
+  CacheConfig config = config_of(prefill, decode, 64 * below(2), 64 * below(4));
+  config.max_sequences = 1 + below(3);
+  config.max_tokens = 640;
+  config.max_chunk = 1 + below(256);
+  config.window = below(2) == 0 ? PrefillWindow::Moving : PrefillWindow::Prompt;
   KvCache cache(config, magnitude());
-  for (int sequence = 0; sequence < 3; ++sequence) {
-    const SequenceId id = *cache.add();
-    const int prompt = 1 + static_cast<int>(random() % 1000);
-    for (int done = 0; done < prompt;) {
-      const int chunk = std::min<int>(prompt - done, 1 + static_cast<int>(random() % 512));
-      done += chunk;
-      RC_ASSERT(feed(cache, id, seed, chunk, done == prompt ? Phase::PrefillEnd : Phase::Prefill, prompt));
+  struct Live {
+    SequenceId id;
+    std::int64_t prompt;  // tokens at which the prompt ends
+  };
+  std::vector<Live> live;
+  for (int round = 0; round < 24; ++round) {
+    if (below(3) == 0)
+      if (const auto id = cache.add()) live.push_back({*id, 1 + below(640)});
+    if (!live.empty() && below(4) == 0) {
+      const Live parent = live[static_cast<std::size_t>(below(static_cast<std::int64_t>(live.size())))];
+      if (const auto id = cache.fork(parent.id)) live.push_back({*id, parent.prompt});
     }
-    for (int i = static_cast<int>(random() % 200); i > 0 && cache.length(id) < 1024; --i)
-      RC_ASSERT(feed(cache, id, seed, 1, Phase::Decode));
+    if (!live.empty() && below(12) == 0) {
+      cache.free(live.back().id);
+      live.pop_back();
+    }
+    std::vector<StepSequence> step;
+    std::int64_t left = config.max_chunk;
+    for (const Live& s : live) {
+      const std::int64_t length = cache.length(s.id);
+      const bool prompt = length < s.prompt;
+      const std::int64_t room = std::min(left, (prompt ? s.prompt : config.max_tokens) - length);
+      if (room <= 0 || below(5) == 0) continue;
+      const int q_len = !prompt && below(2) == 0 ? 1 : static_cast<int>(room - (below(2) == 0 ? 0 : below(room)));
+      left -= q_len;
+      const Phase phase = !prompt ? Phase::Decode : length + q_len == s.prompt ? Phase::PrefillEnd : Phase::Prefill;
+      step.push_back({s.id, q_len, phase, s.prompt});
+    }
+    if (!step.empty()) RC_ASSERT(run_step(cache, step, std::vector<unsigned>(step.size(), seed)));
   }
-  for (SequenceId id = 0; id < 3; ++id) cache.free(id);
+  for (const Live& s : live) cache.free(s.id);
   RC_ASSERT(cache.dense_pages_used() == 0 && cache.sparse_pages_used() == 0);
 }
 

@@ -42,7 +42,9 @@ void compress(Side side, DType dtype, int head_dim, std::span<const CompressJob>
   for (std::size_t i = 0; i < jobs.size(); ++i) check_job(side, head_dim, jobs[i], i);
 #pragma omp parallel for schedule(dynamic, 4) if (jobs.size() > 8)
   for (std::size_t i = 0; i < jobs.size(); ++i) {
-    const float value = cpu::compress_page(side, dtype, head_dim, jobs[i], kind);
+    const float value = cpu::has_fast_rule(side, head_dim, jobs[i].prune)
+                            ? cpu::compress_page_fast(side, dtype, head_dim, jobs[i], kind)
+                            : cpu::compress_page(side, dtype, head_dim, jobs[i], kind);
     if (loss != nullptr) loss[i] = value;
   }
 }

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "rarefy/base/check.h"
+#include "rarefy/format24/compress_cpu.h"
 
 namespace rarefy::format24 {
 namespace {
@@ -190,6 +191,40 @@ TEST(Compress, ValuesTakeTheBestPairAndShareOutTheRemainder) {
   std::mt19937 random(8);
   for (float& w : weights) w = 1 + static_cast<float>(random() % 100) / 20;
   values_case(weights, 9);
+}
+
+template <typename T>
+void fast_equals_plain(Side side, int head_dim, unsigned seed) {
+  std::mt19937 random(seed);
+  std::vector<float> values = random_values(head_dim, seed, seed % 2 == 1), weights(128);
+  for (const float special : {INFINITY, -INFINITY, std::nanf(""), -0.f, 1e-7f, 6e4f})
+    for (int i = 0; i < (seed % 3 == 0 ? 5 : 0); ++i) values[random() % values.size()] = special;
+  for (float& w : weights) w = 1 + static_cast<float>(random() % 100) / 20;
+  Page<T> page(head_dim, std::move(values));
+  const auto size = static_cast<std::size_t>(sparse_page_bytes(head_dim));
+  for (const PruneRule rule : {PruneRule::Magnitude, PruneRule::Calibrated})
+    for (const LossKind kind : {LossKind::L1, LossKind::Energy})
+      for (const float* w : {static_cast<const float*>(nullptr), static_cast<const float*>(weights.data())}) {
+        const PruneInput prune{.rule = rule, .channel_weights = w, .token_weights = w};
+        ASSERT_TRUE(cpu::has_fast_rule(side, head_dim, prune));
+        std::vector<std::byte> plain(size), fast(size, std::byte{0xff});
+        const float a = cpu::compress_page(side, dtype_of<T>, head_dim, {page.bytes.data(), plain.data(), prune}, kind);
+        const float b =
+            cpu::compress_page_fast(side, dtype_of<T>, head_dim, {page.bytes.data(), fast.data(), prune}, kind);
+        const float c = cpu::compress_page_fast(side, dtype_of<T>, head_dim, {page.bytes.data(), nullptr, prune}, kind);
+        EXPECT_TRUE(plain == fast) << seed;
+        EXPECT_TRUE(a == b || (std::isnan(a) && std::isnan(b))) << seed << ": " << a << " " << b;
+        EXPECT_TRUE(b == c || (std::isnan(b) && std::isnan(c)));
+      }
+}
+
+TEST(Compress, FastEqualsPlainToTheBit) {
+  for (unsigned seed = 0; seed < 12; ++seed)
+    for (const Side side : {Side::K, Side::V})
+      for (const int head_dim : {64, 128}) {
+        fast_equals_plain<Half>(side, head_dim, seed);
+        fast_equals_plain<BFloat16>(side, head_dim, seed);
+      }
 }
 
 RC_GTEST_PROP(Compress, LossIsWhatWasDropped, (unsigned seed)) {

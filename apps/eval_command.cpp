@@ -9,6 +9,7 @@
 #include "apps/options.h"
 #include "apps/progress.h"
 #include "rarefy/base/check.h"
+#include "rarefy/eval/needle.h"
 #include "rarefy/eval/perplexity.h"
 
 namespace rarefy::apps {
@@ -56,6 +57,45 @@ void perplexity(const PerplexityOptions& o) {
       human_bytes(r.kv_bytes_dense));
 }
 
+struct NeedleOptions {
+  ModelOptions model;
+  std::string file;
+  int needles = 12;
+  std::uint64_t seed = 42;
+};
+
+nlohmann::json to_json(const eval::NeedleSummary& s) {
+  return {{"needles", s.needles},
+          {"right", s.right},
+          {"right_dense", s.right_dense},
+          {"dlogp_mean", s.dlogp_mean},
+          {"dlogp_worst", s.dlogp_worst}};
+}
+
+void needle(const NeedleOptions& o) {
+  const std::string text = read_text(o.file);
+  const Loaded loaded = load(o.model);
+  const std::vector<files::TokenId> tokens = loaded.tokenizer.encode(text);
+  const std::int64_t context = o.model.context > 0 ? o.model.context : static_cast<std::int64_t>(tokens.size());
+  const engine::EngineConfig config = engine_config(o.model, loaded, context);
+  Progress progress("needle", "needles", o.needles);
+  const auto results = eval::needle(loaded.model, loaded.tokenizer, config, tokens, context, o.needles, o.seed,
+                                    [&](int done) { progress.update(done); });
+  progress.clear();
+  const auto aware = eval::summarise(results, &eval::NeedleResult::aware),
+             agnostic = eval::summarise(results, &eval::NeedleResult::agnostic);
+  if (o.model.json) {
+    std::cout << nlohmann::json{{"aware", to_json(aware)}, {"agnostic", to_json(agnostic)}} << '\n';
+    return;
+  }
+  fmt::print(
+      "| question | needles | right | right, dense | mean change of log p | worst |\n|---|---:|---:|---:|---:|---:|\n");
+  for (const auto& [name, s] :
+       {std::pair{"in the prompt (aware)", aware}, std::pair{"second turn (agnostic)", agnostic}})
+    fmt::print("| {} | {} | {} | {} | {:.3f} | {:.3f} |\n", name, s.needles, s.right, s.right_dense, s.dlogp_mean,
+               s.dlogp_worst);
+}
+
 }  // namespace
 
 void add_eval_command(CLI::App& app) {
@@ -68,6 +108,15 @@ void add_eval_command(CLI::App& app) {
   ppl->add_option("--tail", options->tail, "tokens at the end that are scored")->capture_default_str();
   add_environment(*ppl);
   ppl->callback([options] { perplexity(*options); });
+
+  CLI::App* needles = command->add_subcommand("needle", "facts hidden in a text, asked before and after it was sealed");
+  const auto needle_options = std::make_shared<NeedleOptions>();
+  add_model_options(*needles, needle_options->model);
+  needles->add_option("-f,--file", needle_options->file, "text that hides the needles")->required();
+  needles->add_option("--needles", needle_options->needles, "needles, one per run")->capture_default_str();
+  needles->add_option("--seed", needle_options->seed, "of keys and numbers")->capture_default_str();
+  add_environment(*needles);
+  needles->callback([needle_options] { needle(*needle_options); });
 }
 
 }  // namespace rarefy::apps

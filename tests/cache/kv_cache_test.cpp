@@ -141,7 +141,9 @@ TEST(KvCache, SealsExactlyWhatHasLeftSinkAndWindow) {
     KvCache cache(config_of({}, {1, 1}), magnitude());
     const SequenceId id = *cache.add();
     ASSERT_TRUE(feed(cache, id, 1, std::min(length, 500), length <= 500 ? Phase::PrefillEnd : Phase::Prefill));
-    if (length > 500) ASSERT_TRUE(feed(cache, id, 1, length - 500, Phase::PrefillEnd));
+    if (length > 500) {
+      ASSERT_TRUE(feed(cache, id, 1, length - 500, Phase::PrefillEnd));
+    }
     const std::vector<bool> sealed = sealed_blocks(cache, id);
     const std::int64_t blocks = blocks_of(length);
     for (std::size_t i = 0; i < sealed.size(); ++i) {

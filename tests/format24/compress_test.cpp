@@ -257,9 +257,12 @@ TEST(Compress, ChannelMasks) {
     const auto out = sealed(side, page, {.rule = PruneRule::Channels, .channels = mask.data()});
     for (int t = 0; t < kBlock; ++t) {
       for (int c = 0; c < 64; ++c)
-        if (mask[static_cast<std::size_t>(c)] == 0) EXPECT_EQ(out[static_cast<std::size_t>(t * 64 + c)], 0.f);
-      if (side == Side::K)
+        if (mask[static_cast<std::size_t>(c)] == 0) {
+          EXPECT_EQ(out[static_cast<std::size_t>(t * 64 + c)], 0.f);
+        }
+      if (side == Side::K) {
         EXPECT_EQ(out[static_cast<std::size_t>(t * 64 + 3)], page.at(t, 3));  // the only one left of its group
+      }
     }
   }
 }

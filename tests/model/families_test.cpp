@@ -46,7 +46,7 @@ TEST_P(Families, LogitsEqualNumpys) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, Families, ::testing::Values("llama", "mistral", "qwen2", "qwen3", "minicpm"),
-                         [](const auto& info) { return info.param; });
+                         [](const auto& family) { return family.param; });
 
 std::string copy_with(const testing::TemporaryFolder& folder, const std::string& from, const std::string& to) {
   std::ifstream in(kGoldens + "llama/config.json");

@@ -17,7 +17,7 @@ namespace {
 
 struct PerplexityOptions {
   ModelOptions model;
-  std::string file;
+  std::string file, simulate = "none";
   std::int64_t tail = 512;
 };
 
@@ -30,7 +30,10 @@ void perplexity(const PerplexityOptions& o) {
     fail(ErrorCode::BadInput, "E_TEXT_SHORT", "{}: has {} tokens, --ctx-size asks for {}", o.file, tokens.size(),
          wanted);
   tokens.resize(static_cast<std::size_t>(wanted));
-  const engine::EngineConfig config = engine_config(o.model, loaded, wanted);
+  engine::EngineConfig config = engine_config(o.model, loaded, wanted);
+  config.simulated = choose<SimulatedCache>(
+      "--simulate-cache", o.simulate,
+      {{"none", SimulatedCache::None}, {"q8_0", SimulatedCache::Q8_0}, {"q4_1", SimulatedCache::Q4_1}});
   Progress progress("perplexity", "tokens", 2 * (wanted - o.tail));
   const eval::PerplexityResult r =
       eval::perplexity(loaded.model, config, tokens, o.tail, [&](std::int64_t done) { progress.update(done); });
@@ -106,6 +109,9 @@ void add_eval_command(CLI::App& app) {
   add_model_options(*ppl, options->model);
   ppl->add_option("-f,--file", options->file, "text; its first --ctx-size tokens are used")->required();
   ppl->add_option("--tail", options->tail, "tokens at the end that are scored")->capture_default_str();
+  ppl->add_option("--simulate-cache", options->simulate,
+                  "rounds keys and values as a q8_0 or q4_1 cache would (to compare; no bytes saved)")
+      ->capture_default_str();
   add_environment(*ppl);
   ppl->callback([options] { perplexity(*options); });
 

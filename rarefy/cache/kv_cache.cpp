@@ -207,11 +207,14 @@ void KvCache::Impl::write_head(BlockMap& target, const float* rows, std::int64_t
     const std::int64_t position = begin + i;
     const int token = static_cast<int>(position % kBlock);
     std::byte* page = dense.page(BlockMap::page(entries[position / kBlock]));
+    float values[128];
+    std::copy_n(rows + i * stride, config.head_dim, values);
+    round_as(config.simulated, values, config.head_dim);
     std::uint16_t row[128];
     if (config.dtype == DType::F16)
-      convert(rows + i * stride, config.head_dim, reinterpret_cast<Half*>(row));
+      convert(values, config.head_dim, reinterpret_cast<Half*>(row));
     else
-      convert(rows + i * stride, config.head_dim, reinterpret_cast<BFloat16*>(row));
+      convert(values, config.head_dim, reinterpret_cast<BFloat16*>(row));
     for (int channel = 0; channel < config.head_dim; channel += kChunk)
       std::memcpy(page + format24::dense_offset(token, channel), row + channel, kChunk * sizeof(std::uint16_t));
   }

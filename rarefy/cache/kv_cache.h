@@ -10,6 +10,7 @@
 #include "rarefy/cache/calibration.h"
 #include "rarefy/cache/kv_view.h"
 #include "rarefy/cache/pruner.h"
+#include "rarefy/cache/simulated.h"
 
 namespace rarefy {
 
@@ -50,9 +51,10 @@ struct CacheConfig {
   PrefillWindow window = PrefillWindow::Moving;
   format24::LossKind loss = format24::LossKind::L1;
   TokenWeights token_weights = TokenWeights::None;
-  std::shared_ptr<const Calibration> calibration;  // for Probe, and for Recent in decode; may be null otherwise
-  std::int64_t dense_pages = 0;                    // 0: what max_sequences of max_tokens can need
-  std::int64_t sparse_pages = 0;                   // as dense_pages
+  std::shared_ptr<const Calibration> calibration;   // for Probe, and for Recent in decode; may be null otherwise
+  SimulatedCache simulated = SimulatedCache::None;  // rounds keys and values as another cache would, to compare with it
+  std::int64_t dense_pages = 0;                     // 0: what max_sequences of max_tokens can need
+  std::int64_t sparse_pages = 0;                    // as dense_pages
   Device device;
 };
 

@@ -43,6 +43,7 @@ CacheConfig cache_config(const model::Config& model, const EngineConfig& config)
   cache.loss = config.loss;
   cache.token_weights = config.token_weights;
   cache.calibration = config.calibration;
+  cache.simulated = config.simulated;
   cache.device = config.device;
   return cache;
 }

@@ -28,6 +28,7 @@ struct EngineConfig {
   format24::LossKind loss = format24::LossKind::L1;
   std::shared_ptr<const Pruner> pruner = std::make_shared<MagnitudePruner>();
   TokenWeights token_weights = TokenWeights::None;
+  SimulatedCache simulated = SimulatedCache::None;
   std::shared_ptr<const Calibration> calibration;  // its channel order is used; null: Hugging Face's order
   Device device;
 };

@@ -39,6 +39,7 @@ PerplexityResult perplexity(const model::Model& model, const engine::EngineConfi
   CHECK(count <= config.context, "a text of {} tokens does not fit a context of {}", count, config.context);
   engine::EngineConfig dense = config;
   dense.prefill = dense.decode = {};
+  dense.simulated = SimulatedCache::None;
   const Scored reference = score_tail(model, dense, tokens, tail, progress);
   const Scored sealed = score_tail(model, config, tokens, tail, [&](std::int64_t done) {
     if (progress) progress(count - tail + done);

@@ -5,6 +5,7 @@
 
 #include <cmath>
 #include <cstring>
+#include <limits>
 #include <random>
 #include <vector>
 
@@ -41,11 +42,36 @@ TEST(TokenWeights, EqualTheFormula) {
   }
   // Two heads whose queries lie side by side, row by row.
   const QuerySet sets[] = {{queries.data(), kQueries, 2 * kDim}, {queries.data() + kDim, kQueries, 2 * kDim}};
-  float w[kBlock];
-  token_weights(DType::F16, kDim, page.data(), sets, w);
-  for (int t = 0; t < kBlock; ++t)
+  const KeyPage keys_page{page.data(), DType::F16, kDim, kBlock};
+  float mass_out[kBlock], w[kBlock];
+  expected_attention(keys_page, sets, nullptr, mass_out);
+  weights_of(mass_out, 1.f / kBlock, w);
+  for (int t = 0; t < kBlock; ++t) {
+    EXPECT_NEAR(mass_out[t], mass[static_cast<std::size_t>(t)], 1e-5) << t;
     EXPECT_NEAR(w[t], std::sqrt(std::max(1.0, mass[static_cast<std::size_t>(t)] * kBlock)), 1e-4) << t;
-  token_weights(DType::F16, kDim, page.data(), {}, w);
+  }
+  // With the log-sum-exp over this block alone nothing changes; over the block twice every mass halves.
+  std::vector<float> lse(2 * kQueries, -std::numeric_limits<float>::infinity());
+  add_log_sums(keys_page, sets, lse.data());
+  float again[kBlock];
+  expected_attention(keys_page, sets, lse.data(), again);
+  for (int t = 0; t < kBlock; ++t) EXPECT_NEAR(again[t], mass_out[t], 1e-6);
+  add_log_sums(keys_page, sets, lse.data());
+  expected_attention(keys_page, sets, lse.data(), again);
+  for (int t = 0; t < kBlock; ++t) EXPECT_NEAR(2 * again[t], mass_out[t], 1e-6);
+  // Slots past the end never count, whatever they hold.
+  for (std::size_t i = 0; i < page.size() / 2; ++i) {
+    const Half nan = {0x7fff};
+    std::memcpy(page.data() + format24::dense_offset(static_cast<int>(i) / 64, static_cast<int>(i) % 64), &nan,
+                static_cast<int>(i) / 64 >= 40 ? 2 : 0);
+  }
+  expected_attention({page.data(), DType::F16, kDim, 40}, sets, nullptr, mass_out);
+  float sum = 0;
+  for (int t = 0; t < kBlock; ++t) sum += mass_out[t];
+  EXPECT_NEAR(sum, 1, 1e-5);
+  EXPECT_EQ(mass_out[40], 0);
+  expected_attention(keys_page, {}, nullptr, mass_out);
+  weights_of(mass_out, 1.f / kBlock, w);
   for (const float x : w) EXPECT_EQ(x, 1.f);
 }
 

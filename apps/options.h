@@ -24,7 +24,7 @@ struct ModelOptions {
   int local = 256;
   std::string prefill_window = "moving";
   std::string pruner = "calibrated";
-  std::string token_weights = "probe";
+  std::string token_weights = "recent";
   std::string block_loss = "energy";
   std::string precision = "fast";
   std::string cache_type = "f16";

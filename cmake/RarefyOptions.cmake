@@ -9,4 +9,10 @@ if(RAREFY_SANITIZE)
   target_link_options(rarefy_options INTERFACE -fsanitize=${RAREFY_SANITIZE})
 endif()
 # Four CPU targets are enough (SSE4 as the floor, AVX2, AVX-512, AVX-512 of Ice Lake and Zen 4 on); each costs compile time.
-target_compile_definitions(rarefy_options INTERFACE HWY_WANT_AVX3_DL HWY_DISABLED_TARGETS=HWY_SSSE3)
+# Sanitizers multiply the compile time of the unrolled kernels: there one target and little optimisation must do.
+if(RAREFY_SANITIZE)
+  target_compile_options(rarefy_options INTERFACE -O1)
+  target_compile_definitions(rarefy_options INTERFACE "HWY_DISABLED_TARGETS=(HWY_SSSE3|HWY_SSE4|HWY_AVX3|HWY_AVX3_DL)")
+else()
+  target_compile_definitions(rarefy_options INTERFACE HWY_WANT_AVX3_DL HWY_DISABLED_TARGETS=HWY_SSSE3)
+endif()

@@ -38,7 +38,7 @@ demo: build model
 cuda: setup
 	cmake --preset cuda && cmake --build --preset cuda
 
-portable: setup
+portable: setup  # the program and its libraries in build/portable
 	cmake --preset portable && cmake --build --preset portable --target rarefy_app
 
 format:

@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 #include <rapidcheck/gtest.h>
 
-#include <cstring>
+#include <algorithm>
 
 #include "rarefy/base/check.h"
 #include "tests/files/temporary_file.h"
@@ -132,7 +132,8 @@ RC_GTEST_PROP(Safetensors, WriteThenReadIsTheSame, ()) {
   for (std::size_t i = 0; i < values.size(); ++i) {
     const TensorInfo* tensor = file.find("tensor" + std::to_string(i));
     RC_ASSERT(tensor != nullptr && tensor->bytes == tensors[i].bytes);
-    RC_ASSERT(tensor->bytes == 0 || std::memcmp(tensor->data, values[i].data(), values[i].size() * 4) == 0);
+    const auto* bytes = reinterpret_cast<const std::byte*>(values[i].data());
+    RC_ASSERT(std::equal(tensor->data, tensor->data + tensor->bytes, bytes));
   }
   RC_ASSERT(std::distance(std::filesystem::directory_iterator(folder.path()), {}) == 1);  // no temporary file stays
 }

@@ -59,9 +59,8 @@ Loaded load(const ModelOptions& options) {
   Progress progress("load", "tensors", 1);
   model::Model model = model::load_model(options.model);
   progress.update(1);
-  files::Tokenizer tokenizer = std::filesystem::is_directory(options.model)
-                                   ? files::Tokenizer::from_folder(options.model)
-                                   : files::Tokenizer::from_gguf(files::Gguf(options.model));
+  files::Tokenizer tokenizer =
+      model.gguf != nullptr ? files::Tokenizer::from_gguf(*model.gguf) : files::Tokenizer::from_folder(options.model);
   if (tokenizer.vocab_size() > model.config.vocab)
     fail(ErrorCode::BadFile, "E_CFG_MISMATCH", "{}: the tokenizer has {} tokens, the model {}", options.model,
          tokenizer.vocab_size(), model.config.vocab);
@@ -98,7 +97,6 @@ engine::EngineConfig engine_config(const ModelOptions& o, const Loaded& loaded, 
   const model::Model& model = loaded.model;
   engine::EngineConfig config;
   config.device = parse_device(o.device);
-  config.parallel = o.parallel;
   config.chunk = o.chunk;
   config.precision =
       choose<Precision>("--precision", o.precision, {{"fast", Precision::Fast}, {"fp32", Precision::Fp32}});

@@ -29,7 +29,6 @@ struct ModelOptions {
   std::string precision = "fast";
   std::string cache_type = "f16";
   std::int64_t chunk = 512;
-  int parallel = 1;
   int threads = 0;
   bool json = false;
 };

@@ -49,11 +49,10 @@ struct Tokenizer::Impl {
 
   /// Sets the size of the vocabulary. Throws BadFile if it is empty or above 2^24.
   void resize(std::size_t vocab);
-  /// Gives `id` its bytes; throws BadFile (E_TOK_DUPLICATE) if another id has them.
+  /// Gives `id` its bytes. If another id has them already, that one encodes and both decode.
   void set(TokenId id, std::string text);
   void add(AddedToken token);
-  /// Fills `bytes` from the tokens, `ends` from well-known names. Throws BadFile (E_TOK_BYTE) if a byte-level
-  /// vocabulary lacks one.
+  /// Fills `bytes` from the tokens, `ends` from well-known names. A byte that the vocabulary lacks becomes `unknown`.
   void finish();
   /// Adds merge number `rank` of two token texts. Throws BadFile (E_TOK_MERGE) naming index and token.
   void merge(const std::string& left, const std::string& right, std::int32_t rank);

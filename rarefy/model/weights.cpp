@@ -178,6 +178,7 @@ Model load_model(const std::filesystem::path& path) {
     const auto file = std::make_shared<const files::Gguf>(path);
     model.config = config_from_gguf(*file);
     bind_all(model, path.string(), kGgufNames, [&](const std::string& name) { return file->find(name); });
+    model.gguf = file;
     model.files = file;
   }
   return model;

@@ -8,6 +8,10 @@
 #include "rarefy/model/config.h"
 #include "rarefy/ops/linear.h"
 
+namespace rarefy::files {
+class Gguf;
+}
+
 namespace rarefy::model {
 
 struct LayerWeights {
@@ -30,7 +34,8 @@ struct Model {
   std::int64_t parameters = 0;
   std::int64_t bytes = 0;  // of all weights as stored
   std::string hash;        // of shape, tensor names, types and sampled bytes: names the model for calibration files
-  std::shared_ptr<const void> files;  // the mapping
+  std::shared_ptr<const files::Gguf> gguf;  // the file, whose metadata holds the tokenizer; null for a folder
+  std::shared_ptr<const void> files;        // the mapping
 };
 
 /// Loads a GGUF file, or a Hugging Face folder (config.json and safetensors). Weights stay in the mapping.

@@ -8,12 +8,14 @@
 
 namespace rarefy {
 
-/// `bytes` of memory on `device`, aligned to 64 bytes, uninitialised, page-wise untouched until first written.
-/// Zero bytes give a null pointer. Throws OutOfMemory naming the size.
+/// `bytes` of memory on `device`, aligned to 64 bytes, uninitialised, on the CPU page-wise untouched until first
+/// written. Zero bytes give a null pointer. Throws OutOfMemory naming the size.
 class Buffer {
  public:
   Buffer() = default;
   explicit Buffer(std::int64_t bytes, Device device = kCpu);
+  /// Host memory that `device` (CUDA) reads and writes directly: copies to and from it do not hold the caller up.
+  static Buffer pinned(std::int64_t bytes, Device device);
   Buffer(Buffer&& other) noexcept { swap(other); }
   Buffer& operator=(Buffer&& other) noexcept {
     swap(other);
@@ -36,10 +38,12 @@ class Buffer {
     std::swap(data_, other.data_);
     std::swap(size_, other.size_);
     std::swap(device_, other.device_);
+    std::swap(pinned_, other.pinned_);
   }
   std::byte* data_ = nullptr;
   std::int64_t size_ = 0;
   Device device_;
+  bool pinned_ = false;
 };
 
 }  // namespace rarefy

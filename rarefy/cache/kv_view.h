@@ -30,6 +30,8 @@ struct KvView {
   const std::int32_t* v_window = nullptr;  // as k_window
   const std::int32_t* slots = nullptr;     // [batch] row of the maps  device
   const std::int32_t* kv_len = nullptr;    // [batch] tokens, those of this step included  device
+  bool k_sealed = true;                    // false: the caller knows that no entry of k_map is negative
+  bool v_sealed = true;                    // as k_sealed
   Device device;
 
   std::int64_t row(int sequence, int kv_head) const {

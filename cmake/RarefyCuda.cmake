@@ -7,15 +7,19 @@ if(NOT CMAKE_CUDA20_STANDARD_COMPILE_OPTION)  # CMake 3.25 does not know that nv
 endif()
 find_package(CUDAToolkit 12.4 REQUIRED)
 
-file(GLOB_RECURSE rarefy_cuda_sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/rarefy/*.cu)
-add_library(rarefy_kernels OBJECT ${rarefy_cuda_sources})
-target_include_directories(rarefy_kernels PRIVATE ${CMAKE_SOURCE_DIR})
-target_link_libraries(rarefy_kernels PRIVATE fmt::fmt CUDA::cudart_static)
-# Relaxed constexpr: host and device share the offsets of the page format. Spills are errors.
-target_compile_options(rarefy_kernels PRIVATE
+# What every file of kernels is compiled with. Relaxed constexpr: host and device share the offsets of the page format.
+# Spills are errors.
+add_library(rarefy_cuda_options INTERFACE)
+target_compile_options(rarefy_cuda_options INTERFACE
   "$<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr;-Xptxas=-warn-spills,-Werror;-Xcompiler=-Wall,-Wextra;-lineinfo>")
 # fmt turns its constexpr off under nvcc, which its consteval format strings then miss.
-target_compile_definitions(rarefy_kernels PRIVATE RAREFY_CUDA=1 FMT_USE_CONSTEXPR=1)
+target_compile_definitions(rarefy_cuda_options INTERFACE RAREFY_CUDA=1 $<$<COMPILE_LANGUAGE:CUDA>:FMT_USE_CONSTEXPR=1>)
+target_include_directories(rarefy_cuda_options INTERFACE ${CMAKE_SOURCE_DIR})
+target_link_libraries(rarefy_cuda_options INTERFACE fmt::fmt CUDA::cudart_static)
+
+file(GLOB_RECURSE rarefy_cuda_sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/rarefy/*.cu)
+add_library(rarefy_kernels OBJECT ${rarefy_cuda_sources})
+target_link_libraries(rarefy_kernels PRIVATE rarefy_cuda_options)
 
 target_sources(rarefy PRIVATE $<TARGET_OBJECTS:rarefy_kernels>)
 target_compile_definitions(rarefy PUBLIC RAREFY_CUDA=1)

@@ -19,7 +19,10 @@ foreach(folder ${rarefy_test_folders})
   endif()
   # Tests run side by side: threads that spin while they wait would take the cores from each other.
   set(properties TIMEOUT 1200 ENVIRONMENT OMP_WAIT_POLICY=passive)
-  gtest_discover_tests(test_${name} TEST_PREFIX ${name}. TEST_FILTER -Slow* DISCOVERY_TIMEOUT 120 PROPERTIES ${properties})
+  gtest_discover_tests(test_${name} TEST_PREFIX ${name}. TEST_FILTER -Slow*:*Cuda* DISCOVERY_TIMEOUT 120 PROPERTIES ${properties})
+  # Tests that need a GPU: skipped, visibly, without one.
+  gtest_discover_tests(test_${name} TEST_PREFIX ${name}. TEST_FILTER *Cuda* TEST_LIST test_${name}_gpu DISCOVERY_TIMEOUT 120
+    PROPERTIES ${properties} LABELS gpu SKIP_REGULAR_EXPRESSION "\\[  SKIPPED \\]")
   # End-to-end tests on the real model carry the label "slow".
   gtest_discover_tests(test_${name} TEST_PREFIX ${name}. TEST_FILTER Slow* TEST_LIST test_${name}_slow DISCOVERY_TIMEOUT 120
     PROPERTIES ${properties} LABELS slow)

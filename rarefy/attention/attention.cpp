@@ -7,6 +7,8 @@
 #include <array>
 
 #include "rarefy/attention/attention_cpu.h"
+#include "rarefy/attention/params_cuda.h"
+#include "rarefy/attention/sm80/launch.h"
 
 namespace rarefy::attention {
 namespace {
@@ -26,13 +28,20 @@ struct Kernel {
 constexpr DType kPageTypes[] = {DType::F16, DType::BF16};
 constexpr int kHeadDims[] = {64, 128};
 
+constexpr std::size_t kCpuKernels = 16, kCudaKernels = kCudaBuild ? 4 : 0;
+
 constexpr auto kKernels = [] {
-  std::array<Kernel, 16> kernels{};
+  std::array<Kernel, kCpuKernels + kCudaKernels> kernels{};
   std::size_t n = 0;
   for (const Operation operation : {Operation::Decode, Operation::Prefill})
     for (const Version version : {Version::Fast, Version::Plain})
       for (const DType dtype : kPageTypes)
         for (const int head_dim : kHeadDims) kernels[n++] = {operation, Device::Kind::Cpu, version, dtype, head_dim};
+  if (kCudaBuild)
+    for (const Operation operation : {Operation::Decode})
+      for (const DType dtype : kPageTypes)
+        for (const int head_dim : kHeadDims)
+          kernels[n++] = {operation, Device::Kind::Cuda, Version::Fast, dtype, head_dim};
   return kernels;
 }();
 
@@ -124,21 +133,29 @@ void check_all_resident(const KvView& view, int sequence) {
     for (std::int64_t i = 0; i < blocks_for(view.kv_len[sequence]); ++i) check_resident(view, sequence, h, i);
 }
 
-// Shapes and everything that decode and prefill check alike; returns the params.
-Params check_common(const TensorView& q, const KvView& view, const BlockList& blocks, const Options& options,
-                    const TensorView& o, const TensorView& lse) {
+// Shapes, which decode and prefill check alike on every device.
+void check_shapes(const TensorView& q, const KvView& view, const BlockList& blocks, const TensorView& o,
+                  const TensorView& lse) {
   CHECK(q.shape.rank() == 3, "q has shape {}, not [rows, q_heads, head_dim]", to_string(q.shape));
   const std::int64_t rows = q.shape[0], q_heads = q.shape[1];
-  check_tensor("q", q, DType::F32, {rows, q_heads, view.head_dim}, view.device);
-  check_tensor("o", o, DType::F32, q.shape, view.device);
+  const DType dtype = view.device.is_cpu() ? DType::F32 : view.dtype;
+  check_tensor("q", q, dtype, {rows, q_heads, view.head_dim}, view.device);
+  check_tensor("o", o, dtype, q.shape, view.device);
   if (lse.data != nullptr) check_tensor("lse", lse, DType::F32, {rows, q_heads}, view.device);
   CHECK(view.kv_heads > 0 && q_heads % view.kv_heads == 0, "{} query heads over {} KV heads", q_heads, view.kv_heads);
   CHECK(view.batch >= 0 && view.max_blocks >= 0 && view.dense_pages >= 0 && view.sparse_pages >= 0,
         "batch {}, max_blocks {}, dense_pages {}, sparse_pages {}", view.batch, view.max_blocks, view.dense_pages,
         view.sparse_pages);
   CHECK(blocks.max_selected >= 0, "max_selected is {}", blocks.max_selected);
+}
+
+// Of a call on the CPU, where the maps can be looked at; returns the params.
+Params check_common(const TensorView& q, const KvView& view, const BlockList& blocks, const Options& options,
+                    const TensorView& o, const TensorView& lse) {
+  check_shapes(q, view, blocks, o, lse);
   check_lengths(view);
   check_maps(view);
+  const std::int64_t q_heads = q.shape[1];
   return {view,
           blocks,
           q.as<float>(),
@@ -150,13 +167,36 @@ Params check_common(const TensorView& q, const KvView& view, const BlockList& bl
           options.local};
 }
 
+// Decode on CUDA; the scratch of the partials comes first, then the error flag of callers that gave none.
+void decode_cuda(const TensorView& q, const KvView& view, const BlockList& blocks, const Options& options,
+                 const TensorView& o, const TensorView& lse, Workspace& workspace, Stream& stream) {
+  check_shapes(q, view, blocks, o, lse);
+  const std::int64_t rows = q.shape[0], q_heads = q.shape[1];
+  if (rows == 0) return;
+  CudaParams params{.view = view, .blocks = blocks, .q = q.data, .o = o.data};
+  params.lse = lse.data != nullptr ? lse.as<float>() : nullptr;
+  params.q_heads = static_cast<int>(q_heads);
+  params.group = static_cast<int>(q_heads / view.kv_heads);
+  params.scale = options.scale;
+  params.splits = sm80::decode_splits(blocks.ids != nullptr ? blocks.max_selected : view.max_blocks);
+  const std::int64_t partials = rows * q_heads * params.splits;
+  auto* scratch = workspace.reserve_as<float>(partials * (view.head_dim + 1) + 1);
+  params.partial_o = scratch;
+  params.partial_lse = scratch + partials * view.head_dim;
+  params.error =
+      options.error != nullptr ? options.error : reinterpret_cast<std::int32_t*>(params.partial_lse + partials);
+  sm80::launch_decode(params, stream);
+}
+
 }  // namespace
 
 void decode(const TensorView& q, const KvView& view, const BlockList& blocks, const Options& options,
-            const TensorView& o, const TensorView& lse, Workspace& workspace, Stream&) {
+            const TensorView& o, const TensorView& lse, Workspace& workspace, Stream& stream) {
   require_kernel(Operation::Decode, view, options.version);
   CHECK(q.shape.rank() == 3 && q.shape[0] == view.batch, "q has shape {}, the view has {} sequences",
         to_string(q.shape), view.batch);
+  if constexpr (kCudaBuild)
+    if (!view.device.is_cpu()) return decode_cuda(q, view, blocks, options, o, lse, workspace, stream);
   const Params params = check_common(q, view, blocks, options, o, lse);
   for (int b = 0; b < view.batch; ++b) {
     if (blocks.ids != nullptr)
@@ -200,7 +240,8 @@ std::vector<std::string> describe_kernels() {
   std::vector<std::string> lines;
   for (const Kernel& kernel : kKernels) {
     lines.push_back(fmt::format("{}, pages dense and 2:4, any group", describe(kernel)));
-    if (kernel.version == Version::Fast) lines.back() += fmt::format(", {}", fast_targets());
+    if (kernel.version == Version::Fast && kernel.device == Device::Kind::Cpu)
+      lines.back() += fmt::format(", {}", fast_targets());
   }
   return lines;
 }

@@ -25,6 +25,7 @@ struct Options {
   int local = 256;  // tokens before a query's tile that are read dense while their dense page exists
   Precision precision = Precision::Fast;  // Fast may round q, p and tiles to bf16 in prefill
   Version version = Version::Fast;
+  std::int32_t* error = nullptr;  // CUDA: [1] device, set to 1 when a map entry or a listed block is bad; may be null
 };
 
 /// Decode attention, one query per sequence, over the listed blocks of a mixed cache.  (HieraSparse Alg. 1; split-KV,
@@ -36,8 +37,9 @@ struct Options {
 ///   o       [batch, q_heads, head_dim]   as q;   lse [batch, q_heads] float32, natural log, data may be null
 /// Every listed block must be resident. A row with no keys gives o = 0, lse = -inf. Slots past a sequence's end may
 /// hold anything, NaN included. Reruns are bit-equal, and a sequence's rows do not depend on the rest of the batch.
-/// Throws BadInput (shapes, a page outside its pool, a listed block outside the sequence or not resident or not
-/// ascending), Unsupported (no such kernel).
+/// On CUDA maps and lists are checked by the kernel: a bad entry reads nothing and sets `options.error`. Throws
+/// BadInput (shapes, a page outside its pool, a listed block outside the sequence or not resident or not ascending),
+/// Unsupported (no such kernel).
 void decode(const TensorView& q, const KvView& view, const BlockList& blocks, const Options& options,
             const TensorView& o, const TensorView& lse, Workspace& workspace, Stream& stream);
 

@@ -27,9 +27,10 @@ void release_pinned(void* data) noexcept;
 
 struct Properties {
   int multiprocessors = 0;
-  int major = 0, minor = 0;  // compute capability
-  std::int64_t memory = 0;   // bytes
-  std::int64_t l2 = 0;       // bytes
+  int major = 0, minor = 0;        // compute capability
+  std::int64_t memory = 0;         // bytes
+  std::int64_t l2 = 0;             // bytes
+  std::int64_t shared_memory = 0;  // bytes of one multiprocessor
 };
 /// Of a device that require_device accepts.
 const Properties& properties(int index);

@@ -34,7 +34,12 @@ Properties read_properties(int index) {
   if (p.major < 8)
     fail(ErrorCode::Unsupported, "E_OLD_GPU", "{} has compute capability {}.{}; the kernels need 8.0 (Ampere) or later",
          p.name, p.major, p.minor);
-  return {p.multiProcessorCount, p.major, p.minor, static_cast<std::int64_t>(p.totalGlobalMem), p.l2CacheSize};
+  return {p.multiProcessorCount,
+          p.major,
+          p.minor,
+          static_cast<std::int64_t>(p.totalGlobalMem),
+          p.l2CacheSize,
+          static_cast<std::int64_t>(p.sharedMemPerMultiprocessor)};
 }
 
 }  // namespace

@@ -86,6 +86,7 @@ class RandomCache {
   std::size_t at(int sequence, int kv_head, int block) const {
     return static_cast<std::size_t>((slots_[sequence] * spec_.kv_heads + kv_head) * max_blocks_ + block);
   }
+  std::size_t map_entries() const { return k_map_.size(); }
   const CacheSpec& spec() const { return spec_; }
   std::vector<std::int32_t>& k_map() { return k_map_; }
   std::vector<std::int32_t>& v_map() { return v_map_; }

@@ -1,0 +1,32 @@
+// Sizes of the portable (compute capability 8.0) attention kernels: how work is cut, and the shared-memory plan.
+#pragma once
+#include <cstdint>
+
+#include "rarefy/format24/layout.h"
+
+namespace rarefy::attention::sm80 {
+
+/// Warps of a decode CTA. Each walks over its own blocks through its own ring of pages, so none waits for another; two
+/// CTAs fit on an SM, so one computes while another starts or ends.
+inline constexpr int kDecodeWarps = 2;
+
+/// Blocks of a sequence that one decode CTA reads. Fixed, so that a sequence's result does not depend on its batch and
+/// a captured graph stays valid while sequences grow.
+inline constexpr int kSplitBlocks = 32;
+
+/// Query heads of one KV head that a decode CTA takes at most: two tiles of the product's N side.
+inline constexpr int kDecodeQueries = 16;
+
+/// A ring's unit: a sparse page where there are some (a dense page takes two units then), else a dense page.
+constexpr int unit_bytes(int head_dim, bool sealed) {
+  return static_cast<int>(sealed ? format24::sparse_page_bytes(head_dim) : format24::dense_page_bytes(head_dim));
+}
+
+/// Most units of a warp's ring: more pages in flight than this gain nothing.
+inline constexpr int kMaxUnits = 8;
+/// Fewest units: K and V of one block, both dense.
+constexpr int min_units(bool sealed) { return sealed ? 4 : 2; }
+
+constexpr int splits_of(int blocks) { return blocks < 1 ? 1 : (blocks + kSplitBlocks - 1) / kSplitBlocks; }
+
+}  // namespace rarefy::attention::sm80

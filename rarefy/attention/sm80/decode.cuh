@@ -1,0 +1,512 @@
+// Decode attention on mma.sync and mma.sp: split over blocks, one warp per block, the group's queries on the N side.
+#pragma once
+#include <cfloat>
+
+#include "rarefy/attention/params_cuda.h"
+#include "rarefy/attention/sm80/config.h"
+#include "rarefy/base/element.cuh"
+#include "rarefy/base/ptx.cuh"
+#include "rarefy/format24/layout.h"
+
+namespace rarefy::attention::sm80 {
+
+inline constexpr float kLog2E = 1.4426950408889634f;
+inline constexpr float kLn2 = 0.6931471805599453f;
+
+/// The blocks that one CTA reads: positions [begin, end) of `count`, of which only the last block may be partial.
+struct SplitRange {
+  int begin, end, count;
+  int last_tokens;  // of the block at position count - 1
+};
+
+/// Pages of a warp on their way from global to shared memory, in the order in which they are used: K, V, K, V, ...
+template <int kHeadDim, bool kSealed>
+class PageRing {
+ public:
+  static constexpr int kUnitBytes = unit_bytes(kHeadDim, kSealed);
+
+  __device__ PageRing(const CudaParams& params, std::int64_t map_row, const std::int32_t* ids, const SplitRange& range,
+                      int warp, std::uint32_t base, int units)
+      : p_(params), ids_(ids), row_(map_row), base_(base), units_(units), free_(units), lane_(threadIdx.x % 32) {
+    first_ = range.begin + warp;
+    const int blocks = range.end - first_;
+    pages_ = blocks > 0 ? 2 * ((blocks + kDecodeWarps - 1) / kDecodeWarps) : 0;
+    blocks_ = (p_.view.kv_len[blockIdx.z / group_tiles(params)] + kBlock - 1) / kBlock;
+    entries_ = entry_of(0);
+    next_entries_ = entry_of(32);
+    fill();
+  }
+
+  __device__ static int group_tiles(const CudaParams& p) { return (p.group + kDecodeQueries - 1) / kDecodeQueries; }
+
+  __device__ int pages() const { return pages_; }
+  /// Waits for the next page; its address in shared memory. `absent` if its map entry is bad.
+  __device__ std::uint32_t wait(bool& sparse, bool& absent) {
+    const unsigned bit = 1u << (used_ % 32);
+    sparse = kSealed && (sparse_ & bit) != 0;
+    absent = (absent_ & bit) != 0;
+    wait_for(issued_ - used_ - 1);
+    __syncwarp();
+    if (kSealed && !absent && !sparse && head_ == units_ - 1) {  // a dense page never wraps around
+      head_ = 0;
+      ++free_;
+    }
+    return base_ + static_cast<std::uint32_t>(head_ * kUnitBytes);
+  }
+  /// Gives the page's place back and starts the next copies.
+  __device__ void release(bool sparse, bool absent) {
+    __syncwarp();  // every lane has read it
+    const int units = absent ? 0 : units_of(sparse);
+    head_ += units;
+    if (head_ >= units_) head_ -= units_;
+    free_ += units;
+    ++used_;
+    fill();
+  }
+
+ private:
+  __device__ static int units_of(bool sparse) { return kSealed && !sparse ? 2 : 1; }
+
+  /// Lane i reads the map entry of page `base` + i.
+  __device__ std::int32_t entry_of(int base) const {
+    const int page = base + lane_;
+    if (page >= pages_) return 0;
+    const int position = first_ + page / 2 * kDecodeWarps;
+    const int block = ids_ != nullptr ? ids_[position] : position;
+    if (block < 0 || block >= blocks_) return 0;
+    return (page % 2 == 0 ? p_.view.k_map : p_.view.v_map)[row_ + block];
+  }
+
+  __device__ void fill() {
+    while (issued_ < pages_) {
+      const std::int32_t entry = __shfl_sync(~0u, entries_, issued_ % 32);
+      const std::int64_t page = entry > 0 ? entry - 1 : -std::int64_t{entry} - 1;
+      const bool sparse = entry < 0;
+      const bool bad = entry == 0 || page >= (sparse ? (kSealed ? p_.view.sparse_pages : 0) : p_.view.dense_pages);
+      if (!bad) {
+        const int units = units_of(sparse);
+        const int skip = units == 2 && tail_ == units_ - 1 ? 1 : 0;
+        if (units + skip > free_) break;
+        if (skip != 0) tail_ = 0;
+        copy(sparse, page);
+        tail_ += units;
+        if (tail_ >= units_) tail_ -= units_;
+        free_ -= units + skip;
+      } else if (lane_ == 0) {
+        *p_.error = 1;
+      }
+      ptx::cp_async_commit();
+      const unsigned bit = 1u << (issued_ % 32);
+      sparse_ = sparse ? sparse_ | bit : sparse_ & ~bit;
+      absent_ = bad ? absent_ | bit : absent_ & ~bit;
+      ++issued_;
+      if (issued_ % 32 == 0) {
+        entries_ = next_entries_;
+        next_entries_ = entry_of(issued_ + 32);
+      }
+    }
+  }
+
+  __device__ void copy(bool sparse, std::int64_t page) const {
+    constexpr int kDense = static_cast<int>(format24::dense_page_bytes(kHeadDim));
+    constexpr int kSparse = static_cast<int>(format24::sparse_page_bytes(kHeadDim));
+    const std::byte* from = (sparse ? p_.view.sparse + page * kSparse : p_.view.dense + page * kDense) + lane_ * 16;
+    const std::uint32_t to = base_ + static_cast<std::uint32_t>(tail_ * kUnitBytes + lane_ * 16);
+    if (kSealed && sparse) {
+#pragma unroll
+      for (int i = 0; i < kSparse / 512; ++i) ptx::cp_async_16(to + i * 512, from + i * 512);
+    } else {
+#pragma unroll
+      for (int i = 0; i < kDense / 512; ++i) ptx::cp_async_16(to + i * 512, from + i * 512);
+    }
+  }
+
+  __device__ static void wait_for(int pending) {
+    switch (pending) {  // the instruction takes a constant
+      case 0:
+        return ptx::cp_async_wait<0>();
+      case 1:
+        return ptx::cp_async_wait<1>();
+      case 2:
+        return ptx::cp_async_wait<2>();
+      case 3:
+        return ptx::cp_async_wait<3>();
+      case 4:
+        return ptx::cp_async_wait<4>();
+      case 5:
+        return ptx::cp_async_wait<5>();
+      case 6:
+        return ptx::cp_async_wait<6>();
+      default:
+        return ptx::cp_async_wait<7>();
+    }
+  }
+
+  const CudaParams& p_;
+  const std::int32_t* ids_;
+  std::int64_t row_;
+  std::uint32_t base_;
+  int units_, free_, lane_;
+  int first_, pages_, blocks_;
+  int issued_ = 0, used_ = 0;         // pages
+  int tail_ = 0, head_ = 0;           // units
+  unsigned sparse_ = 0, absent_ = 0;  // of page i at bit i mod 32
+  std::int32_t entries_, next_entries_;
+};
+
+/// Where the 16x16 tile (first_row, column tile 0) of rows of 128 B lies for this lane's part of an ldmatrix: xor with
+/// 32 bytes times the column tile.
+__device__ inline std::uint32_t tile_address(int lane, bool transposed) {
+  // Matrices 0..3: rows 0-7 and 8-15 of columns 0-7, then of columns 8-15. Transposed: rows and columns change places.
+  const int second = lane / 8 % 2, third = lane / 16;
+  const int row = lane % 8 + 8 * (transposed ? third : second), chunk = transposed ? second : third;
+  return static_cast<std::uint32_t>(format24::swizzle128(row, chunk * 16));
+}
+__device__ inline std::uint32_t tile_address64(int lane) {
+  return static_cast<std::uint32_t>(format24::swizzle64(lane % 16, lane / 16 * 16));
+}
+
+/// s[key tile] += K Q^T of one block; q[step of 16 channels].
+template <typename T, int kHeadDim, int kTiles>
+__device__ void multiply_keys(std::uint32_t page, bool sparse, const std::uint32_t (&q)[kTiles][kHeadDim / 16][2],
+                              float (&s)[4][kTiles][4]) {
+  const int lane = threadIdx.x % 32;
+  std::uint32_t a[4];
+  if (!sparse) {
+    const std::uint32_t first = tile_address(lane, false);
+#pragma unroll
+    for (int m = 0; m < 4; ++m)
+#pragma unroll
+      for (int c = 0; c < kHeadDim / 16; ++c) {
+        ptx::ldmatrix(a, page + c / 4 * 8192 + m * 2048 + (first ^ (c % 4 * 32)));
+#pragma unroll
+        for (int t = 0; t < kTiles; ++t) ptx::mma_16816<T>(s[m][t], a, q[t][c][0], q[t][c][1]);
+      }
+    return;
+  }
+  constexpr int kRowBytes = kHeadDim;  // head_dim / 2 non-zeros
+  const std::uint32_t first = kHeadDim == 128 ? tile_address(lane, false) : tile_address64(lane);
+  const std::uint32_t metadata = page + static_cast<std::uint32_t>(format24::nonzero_bytes(kHeadDim)) + lane * 4;
+#pragma unroll
+  for (int m = 0; m < 4; ++m)
+#pragma unroll
+    for (int pair = 0; pair < kHeadDim / 64; ++pair) {
+      const std::uint32_t e = ptx::load_shared(metadata + (m * (kHeadDim / 64) + pair) * 128);
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const int c = pair * 2 + half;
+        ptx::ldmatrix(a, page + m * 16 * kRowBytes + (first ^ (c * 32)));
+#pragma unroll
+        for (int t = 0; t < kTiles; ++t) {
+          const std::uint32_t b[4] = {q[t][2 * c][0], q[t][2 * c][1], q[t][2 * c + 1][0], q[t][2 * c + 1][1]};
+          half == 0 ? ptx::mma_sp_16832<T, 0>(s[m][t], a, b, e) : ptx::mma_sp_16832<T, 1>(s[m][t], a, b, e);
+        }
+      }
+    }
+}
+
+/// o[channel tile] += V^T P^T of one block; p[tile of 16 keys].
+template <typename T, int kHeadDim, int kTiles>
+__device__ void multiply_values(std::uint32_t page, bool sparse, const std::uint32_t (&p)[kTiles][4][2],
+                                float (&o)[kHeadDim / 16][kTiles][4]) {
+  const int lane = threadIdx.x % 32;
+  const std::uint32_t first = tile_address(lane, true);
+  std::uint32_t a[4];
+  if (!sparse) {
+#pragma unroll
+    for (int c = 0; c < kHeadDim / 16; ++c)
+#pragma unroll
+      for (int k = 0; k < 4; ++k) {
+        ptx::ldmatrix_transposed(a, page + c / 4 * 8192 + k * 2048 + (first ^ (c % 4 * 32)));
+#pragma unroll
+        for (int t = 0; t < kTiles; ++t) ptx::mma_16816<T>(o[c][t], a, p[t][k][0], p[t][k][1]);
+      }
+    return;
+  }
+  const std::uint32_t metadata = page + static_cast<std::uint32_t>(format24::nonzero_bytes(kHeadDim)) + lane * 4;
+#pragma unroll
+  for (int c = 0; c < kHeadDim / 16; ++c) {
+    const std::uint32_t e = ptx::load_shared(metadata + c * 128);
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      ptx::ldmatrix_transposed(a, page + c / 4 * 4096 + half * 2048 + (first ^ (c % 4 * 32)));
+#pragma unroll
+      for (int t = 0; t < kTiles; ++t) {
+        const std::uint32_t b[4] = {p[t][2 * half][0], p[t][2 * half][1], p[t][2 * half + 1][0], p[t][2 * half + 1][1]};
+        half == 0 ? ptx::mma_sp_16832<T, 0>(o[c][t], a, b, e) : ptx::mma_sp_16832<T, 1>(o[c][t], a, b, e);
+      }
+    }
+  }
+}
+
+/// Zeroes what a V page holds past its first `tokens` tokens: it may be NaN, which a weight of 0 would not stop.
+template <int kHeadDim>
+__device__ void clear_tail(std::uint32_t page, bool sparse, int tokens) {
+  const int lane = threadIdx.x % 32;
+  const int rows = sparse ? 32 : 64;
+  // A sparse row r holds one of tokens 4 (r / 2) .. + 3: rows from the first group past the end on go whole.
+  const int first = sparse ? (tokens + 3) / 4 * 2 : tokens;
+  const int chunks = kHeadDim / 64 * 8;
+  for (int i = first * chunks + lane; i < rows * chunks; i += 32) {
+    const int row = i / chunks, chunk = i % chunks;
+    ptx::store_shared_zero16(page + chunk / 8 * rows * 128 + row * 128 + chunk % 8 * 16);
+  }
+  if (sparse && tokens % 4 != 0) {
+    const int group = tokens / 4;
+    for (int channel = lane; channel < kHeadDim; channel += 32) {
+      const format24::MetadataPlace place = format24::v_metadata_place(channel, group);
+      const std::uint32_t bits =
+          ptx::load_shared(page + static_cast<std::uint32_t>(format24::nonzero_bytes(kHeadDim)) + place.word * 4) >>
+          place.shift;
+      for (int z = 0; z < 2; ++z)
+        if (static_cast<int>(bits >> (2 * z) & 3) >= tokens % 4)
+          ptx::store_shared_zero2(page + format24::v_nonzero_offset(group * 2 + z, channel));
+    }
+  }
+  __syncwarp();
+}
+
+/// Running softmax of one warp's blocks. Columns are queries: this lane holds those of 2 (lane mod 4) and + 1 of a
+/// tile.
+template <int kHeadDim, int kTiles>
+struct Accumulator {
+  float o[kHeadDim / 16][kTiles][4] = {};
+  float max[kTiles][2];
+  float sum[kTiles][2] = {};  // of this lane's rows only
+
+  __device__ Accumulator() {
+#pragma unroll
+    for (int t = 0; t < kTiles; ++t) max[t][0] = max[t][1] = -INFINITY;
+  }
+
+  /// Scores (already times scale and log2 e) become probabilities; earlier sums follow the new maximum.
+  __device__ void add(float (&s)[4][kTiles][4]) {
+    bool changed = false;
+    float factor[kTiles][2];
+#pragma unroll
+    for (int t = 0; t < kTiles; ++t)
+#pragma unroll
+      for (int j = 0; j < 2; ++j) {
+        float top = max[t][j];
+#pragma unroll
+        for (int m = 0; m < 4; ++m) top = fmaxf(top, fmaxf(s[m][t][j], s[m][t][j + 2]));
+#pragma unroll
+        for (int lanes = 4; lanes < 32; lanes *= 2) top = fmaxf(top, __shfl_xor_sync(~0u, top, lanes));
+        const float base = top == -INFINITY ? 0.f : top;
+        factor[t][j] = exp2f(max[t][j] - base);
+        changed = changed || top != max[t][j];
+        max[t][j] = top;
+        float part = 0;
+#pragma unroll
+        for (int m = 0; m < 4; ++m)
+#pragma unroll
+          for (int half = 0; half < 2; ++half) {
+            float& x = s[m][t][j + 2 * half];
+            x = exp2f(x - base);
+            part += x;
+          }
+        sum[t][j] = sum[t][j] * factor[t][j] + part;
+      }
+    if (!__any_sync(~0u, changed)) return;
+#pragma unroll
+    for (int c = 0; c < kHeadDim / 16; ++c)
+#pragma unroll
+      for (int t = 0; t < kTiles; ++t)
+#pragma unroll
+        for (int i = 0; i < 4; ++i) o[c][t][i] *= factor[t][i % 2];
+  }
+
+  __device__ void reduce_sums() {
+#pragma unroll
+    for (int t = 0; t < kTiles; ++t)
+#pragma unroll
+      for (int j = 0; j < 2; ++j)
+#pragma unroll
+        for (int lanes = 4; lanes < 32; lanes *= 2) sum[t][j] += __shfl_xor_sync(~0u, sum[t][j], lanes);
+  }
+};
+
+/// Which positions of the row's block list (or of all its blocks) this split reads.
+__device__ inline SplitRange split_range(const CudaParams& p, int sequence, const std::int32_t* ids) {
+  const int tokens = p.view.kv_len[sequence];
+  const int blocks = (tokens + kBlock - 1) / kBlock;
+  int count = blocks;
+  if (ids != nullptr) {
+    count = 0;
+    for (int i = threadIdx.x % 32; i < (p.blocks.max_selected + 31) / 32 * 32; i += 32)
+      count += __popc(__ballot_sync(~0u, i < p.blocks.max_selected && ids[i] != -1));
+  }
+  const int last = count == 0 ? 0 : ids != nullptr ? ids[count - 1] : count - 1;
+  const int begin = static_cast<int>(blockIdx.x) * kSplitBlocks;
+  return {begin, min(begin + kSplitBlocks, count), count, min(tokens - last * kBlock, kBlock)};
+}
+
+/// One split of one sequence, KV head and tile of query heads: grid (splits, kv_heads, batch * tiles of queries).
+/// Sums of the warps meet in shared memory; a row with several splits is merged by merge_kernel.
+template <typename T, int kHeadDim, bool kSealed, int kTiles>
+__global__ void __launch_bounds__(kDecodeWarps * 32) decode_kernel(const CudaParams p, int units) {
+  extern __shared__ __align__(1024) unsigned char shared[];
+  const int group_tiles = PageRing<kHeadDim, kSealed>::group_tiles(p);
+  const int sequence = blockIdx.z / group_tiles, kv_head = blockIdx.y;
+  const int first_query = blockIdx.z % group_tiles * kDecodeQueries;
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  const std::int32_t* ids =
+      p.blocks.ids == nullptr
+          ? nullptr
+          : p.blocks.ids + (std::int64_t{sequence} * p.view.kv_heads + kv_head) * p.blocks.max_selected;
+  const SplitRange range = split_range(p, sequence, ids);
+  if (blockIdx.x > 0 && range.begin >= range.count) return;
+
+  PageRing<kHeadDim, kSealed> ring(
+      p, (std::int64_t{p.view.slots[sequence]} * p.view.kv_heads + kv_head) * p.view.max_blocks, ids, range, warp,
+      ptx::shared_address(shared) + static_cast<std::uint32_t>(warp * units * unit_bytes(kHeadDim, kSealed)), units);
+
+  const std::int64_t first_row = std::int64_t{sequence} * p.q_heads + std::int64_t{kv_head} * p.group + first_query;
+  std::uint32_t q[kTiles][kHeadDim / 16][2] = {};
+#pragma unroll
+  for (int t = 0; t < kTiles; ++t) {
+    const int query = t * 8 + lane / 4;
+    if (first_query + query >= p.group) continue;
+    const auto* row =
+        reinterpret_cast<const std::uint32_t*>(static_cast<const T*>(p.q) + (first_row + query) * kHeadDim);
+#pragma unroll
+    for (int c = 0; c < kHeadDim / 16; ++c)
+#pragma unroll
+      for (int half = 0; half < 2; ++half) q[t][c][half] = row[c * 8 + half * 4 + lane % 4];
+  }
+
+  Accumulator<kHeadDim, kTiles> sums;
+  const float scale = p.scale * kLog2E;
+  for (int page = 0; page < ring.pages(); page += 2) {
+    const int position = range.begin + warp + page / 2 * kDecodeWarps;
+    const int tokens = position == range.count - 1 ? range.last_tokens : kBlock;
+    bool sparse, absent;
+    float s[4][kTiles][4] = {};
+    std::uint32_t address = ring.wait(sparse, absent);
+    const bool no_keys = absent;
+    if (!absent) multiply_keys<T, kHeadDim, kTiles>(address, sparse, q, s);
+    ring.release(sparse, absent);
+
+#pragma unroll
+    for (int m = 0; m < 4; ++m)
+#pragma unroll
+      for (int t = 0; t < kTiles; ++t)
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          const int key = m * 16 + lane / 4 + i / 2 * 8;
+          s[m][t][i] = key < tokens && !no_keys ? s[m][t][i] * scale : -INFINITY;
+        }
+    sums.add(s);
+    std::uint32_t probabilities[kTiles][4][2];
+#pragma unroll
+    for (int t = 0; t < kTiles; ++t)
+#pragma unroll
+      for (int m = 0; m < 4; ++m)
+#pragma unroll
+        for (int half = 0; half < 2; ++half)
+          probabilities[t][m][half] = ptx::movmatrix(ptx::pack<T>(s[m][t][half * 2], s[m][t][half * 2 + 1]));
+
+    address = ring.wait(sparse, absent);
+    if (!absent && !no_keys) {
+      if (tokens < kBlock) clear_tail<kHeadDim>(address, sparse, tokens);
+      multiply_values<T, kHeadDim, kTiles>(address, sparse, probabilities, sums.o);
+    }
+    ring.release(sparse, absent);
+  }
+  sums.reduce_sums();
+
+  // Each warp leaves o, then max and sum, per query; the rings are empty by now.
+  constexpr int kRow = kHeadDim + 2;
+  auto* left = reinterpret_cast<float*>(shared);
+  __syncthreads();
+#pragma unroll
+  for (int t = 0; t < kTiles; ++t)
+#pragma unroll
+    for (int j = 0; j < 2; ++j) {
+      float* row = left + (warp * kTiles * 8 + t * 8 + lane % 4 * 2 + j) * kRow;
+#pragma unroll
+      for (int c = 0; c < kHeadDim / 16; ++c)
+#pragma unroll
+        for (int half = 0; half < 2; ++half) row[c * 16 + half * 8 + lane / 4] = sums.o[c][t][half * 2 + j];
+      if (lane < 4) {
+        row[kHeadDim] = sums.max[t][j];
+        row[kHeadDim + 1] = sums.sum[t][j];
+      }
+    }
+  __syncthreads();
+  const bool whole = range.count <= kSplitBlocks;
+  for (int query = 0; query < kTiles * 8 && first_query + query < p.group; ++query) {
+    float max = -INFINITY, sum = 0;
+    for (int w = 0; w < kDecodeWarps; ++w) max = fmaxf(max, left[(w * kTiles * 8 + query) * kRow + kHeadDim]);
+    const float base = max == -INFINITY ? 0.f : max;
+    float factor[kDecodeWarps];
+    for (int w = 0; w < kDecodeWarps; ++w) {
+      const float* row = left + (w * kTiles * 8 + query) * kRow + kHeadDim;
+      factor[w] = exp2f(row[0] - base);
+      sum += row[1] * factor[w];
+    }
+    const float inverse = sum == 0 ? 0.f : 1 / sum;
+    const float lse = sum == 0 ? -INFINITY : (base + log2f(sum)) * kLn2;
+    const std::int64_t row = first_row + query;
+    for (int c = threadIdx.x; c < kHeadDim; c += kDecodeWarps * 32) {
+      float o = 0;
+      for (int w = 0; w < kDecodeWarps; ++w) o += left[(w * kTiles * 8 + query) * kRow + c] * factor[w];
+      if (whole)
+        static_cast<T*>(p.o)[row * kHeadDim + c] = from_f32<T>(o * inverse);
+      else
+        p.partial_o[(row * p.splits + blockIdx.x) * kHeadDim + c] = o * inverse;
+    }
+    if (threadIdx.x != 0) continue;
+    if (!whole)
+      p.partial_lse[row * p.splits + blockIdx.x] = lse;
+    else if (p.lse != nullptr)
+      p.lse[row] = lse;
+  }
+}
+
+/// Merges the splits of one query head: grid (q_heads, batch), kMergeWays rows of head_dim threads. Rows that one split
+/// covered are complete already.
+inline constexpr int kMergeWays = 4;
+template <typename T, int kHeadDim>
+__global__ void __launch_bounds__(kHeadDim* kMergeWays) merge_kernel(const CudaParams p) {
+  __shared__ float outputs[kMergeWays][kHeadDim];
+  __shared__ float maxima[kMergeWays], weights[kMergeWays];
+  const int sequence = blockIdx.y, head = blockIdx.x;
+  const std::int32_t* ids =
+      p.blocks.ids == nullptr
+          ? nullptr
+          : p.blocks.ids + (std::int64_t{sequence} * p.view.kv_heads + head / p.group) * p.blocks.max_selected;
+  const int count = split_range(p, sequence, ids).count;
+  if (count <= kSplitBlocks) return;
+  const int splits = (count + kSplitBlocks - 1) / kSplitBlocks;
+  const std::int64_t row = std::int64_t{sequence} * p.q_heads + head;
+  const float* lse = p.partial_lse + row * p.splits;
+  const float* o = p.partial_o + row * p.splits * kHeadDim + threadIdx.x;
+
+  float max = -INFINITY;
+  for (int i = threadIdx.y; i < splits; i += kMergeWays) max = fmaxf(max, lse[i]);
+  if (threadIdx.x == 0) maxima[threadIdx.y] = max;
+  __syncthreads();
+#pragma unroll
+  for (int i = 0; i < kMergeWays; ++i) max = fmaxf(max, maxima[i]);
+  const float base = max == -INFINITY ? 0.f : max;
+  float sum = 0, weight = 0;
+#pragma unroll 8
+  for (int i = threadIdx.y; i < splits; i += kMergeWays) {
+    const float factor = __expf(lse[i] - base);
+    weight += factor;
+    sum += factor * o[std::int64_t{i} * kHeadDim];
+  }
+  outputs[threadIdx.y][threadIdx.x] = sum;
+  if (threadIdx.x == 0) weights[threadIdx.y] = weight;
+  __syncthreads();
+  if (threadIdx.y != 0) return;
+  for (int i = 1; i < kMergeWays; ++i) {
+    sum += outputs[i][threadIdx.x];
+    weight += weights[i];
+  }
+  static_cast<T*>(p.o)[row * kHeadDim + threadIdx.x] = from_f32<T>(weight == 0 ? 0.f : sum / weight);
+  if (threadIdx.x == 0 && p.lse != nullptr) p.lse[row] = weight == 0 ? -INFINITY : base + logf(weight);
+}
+
+}  // namespace rarefy::attention::sm80

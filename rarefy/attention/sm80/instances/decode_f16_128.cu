@@ -1,0 +1,10 @@
+// Decode attention: f16, head_dim 128.
+#include "rarefy/attention/sm80/instances/decode_instance.cuh"
+
+namespace rarefy::attention::sm80 {
+
+void decode_f16_128(const CudaParams& params, cudaStream_t stream) {
+  launch_decode_instance<__half, 128>(params, stream);
+}
+
+}  // namespace rarefy::attention::sm80

@@ -1,0 +1,15 @@
+// Launchers of the portable attention kernels.
+#pragma once
+#include "rarefy/attention/params_cuda.h"
+#include "rarefy/base/device.h"
+
+namespace rarefy::attention::sm80 {
+
+/// Splits that decode needs room for in partial_o and partial_lse: of a sequence of `blocks` blocks (of a list of that
+/// length).
+int decode_splits(int blocks);
+
+/// Decode attention of one step; fills in nothing of `params`. Throws Unsupported (dtype, head_dim).
+void launch_decode(const CudaParams& params, Stream& stream);
+
+}  // namespace rarefy::attention::sm80

@@ -19,6 +19,8 @@ target_link_libraries(rarefy_cuda_options INTERFACE fmt::fmt CUDA::cudart_static
 
 file(GLOB_RECURSE rarefy_cuda_sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/rarefy/*.cu)
 add_library(rarefy_kernels OBJECT ${rarefy_cuda_sources})
+# Sealing gives the CPU's bytes and losses, which have no fused multiply-add.
+set_source_files_properties(${CMAKE_SOURCE_DIR}/rarefy/format24/compress_cuda.cu PROPERTIES COMPILE_OPTIONS -fmad=false)
 target_link_libraries(rarefy_kernels PRIVATE rarefy_cuda_options)
 
 target_sources(rarefy PRIVATE $<TARGET_OBJECTS:rarefy_kernels>)

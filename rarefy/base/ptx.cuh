@@ -109,4 +109,26 @@ __device__ inline std::uint32_t pack(float low, float high) {
   return out;
 }
 
+/// Bytes of `low` (0 to 3) and `high` (4 to 7) in the order of the selector's nibbles; 8 added to a nibble gives the
+/// byte's sign in all its bits.
+template <unsigned kSelector>
+__device__ inline std::uint32_t permute(std::uint32_t low, std::uint32_t high) {
+  std::uint32_t out;
+  asm("prmt.b32 %0, %1, %2, %3;" : "=r"(out) : "r"(low), "r"(high), "n"(kSelector));
+  return out;
+}
+
+/// The same value, of which the compiler knows nothing.
+__device__ inline int opaque(int x) {
+  asm("" : "+r"(x));
+  return x;
+}
+
+/// 2^x, relative error 2^-22; 0 for -inf.
+__device__ inline float exp2(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
 }  // namespace rarefy::ptx

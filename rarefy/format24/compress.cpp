@@ -5,6 +5,7 @@
 
 #include "rarefy/base/check.h"
 #include "rarefy/format24/compress_cpu.h"
+#include "rarefy/format24/compress_cuda.h"
 
 namespace rarefy::format24 {
 namespace {
@@ -16,12 +17,16 @@ void check_format(DType dtype, int head_dim) {
     fail(ErrorCode::Unsupported, "E_HEAD_DIM", "head_dim {} is not supported (64 and 128 are)", head_dim);
 }
 
-void check_job(Side side, int head_dim, const CompressJob& job, std::size_t index) {
+void check_pointers(const CompressJob& job, std::size_t index) {
   CHECK(job.dense != nullptr, "job {}: no dense page", index);
   const PruneInput& prune = job.prune;
   if (prune.rule == PruneRule::Channels) CHECK(prune.channels != nullptr, "job {}: no channel mask", index);
+  if (prune.rule == PruneRule::Elements) CHECK(prune.elements != nullptr, "job {}: no element mask", index);
+}
+
+/// That an element mask keeps at most two of each group of four.
+void check_mask(Side side, int head_dim, const PruneInput& prune, std::size_t index) {
   if (prune.rule != PruneRule::Elements) return;
-  CHECK(prune.elements != nullptr, "job {}: no element mask", index);
   for (int token = 0; token < kBlock; ++token)
     for (int channel = 0; channel < head_dim; ++channel) {
       if (side == Side::K ? channel % 4 != 0 : token % 4 != 0) continue;
@@ -39,7 +44,10 @@ void compress(Side side, DType dtype, int head_dim, std::span<const CompressJob>
               Stream& stream) {
   require_device(stream.device());
   check_format(dtype, head_dim);
-  for (std::size_t i = 0; i < jobs.size(); ++i) check_job(side, head_dim, jobs[i], i);
+  for (std::size_t i = 0; i < jobs.size(); ++i) check_pointers(jobs[i], i);
+  if constexpr (kCudaBuild)
+    if (!stream.device().is_cpu()) return cuda::compress(side, dtype, head_dim, jobs, kind, loss, stream);
+  for (std::size_t i = 0; i < jobs.size(); ++i) check_mask(side, head_dim, jobs[i].prune, i);
 #pragma omp parallel for schedule(dynamic, 4) if (jobs.size() > 8)
   for (std::size_t i = 0; i < jobs.size(); ++i) {
     const float value = cpu::has_fast_rule(side, head_dim, jobs[i].prune)

@@ -91,8 +91,8 @@ Choice choose_pair(const float (&v)[4], const float (&w)[4], LossKind kind) {
   Choice c;
   c.first = pair[0];
   c.second = pair[1];
-  c.value[0] = v[c.first] + share / w[c.first];
-  c.value[1] = v[c.second] + share / w[c.second];
+  c.value[0] = v[c.first] + share * (1 / w[c.first]);  // a reciprocal serves all channels of a token
+  c.value[1] = v[c.second] + share * (1 / w[c.second]);
   c.loss = kind == LossKind::Energy ? least : magnitude(v[pair[2]]) + magnitude(v[pair[3]]);
   return c;
 }

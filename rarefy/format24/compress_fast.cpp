@@ -61,7 +61,7 @@ HWY_INLINE Choices choose_largest(const VF (&x)[4], const VF (&weight)[4], LossK
           loss, hn::Or(low, hn::ShiftLeft<2>(high))};
 }
 
-HWY_INLINE Choices choose_pair(const VF (&v)[4], const VF (&w)[4], LossKind kind) {
+HWY_INLINE Choices choose_pair(const VF (&v)[4], const VF (&w)[4], const VF (&inverse)[4], LossKind kind) {
   constexpr int kPairs[6][4] = {{0, 1, 2, 3}, {0, 2, 1, 3}, {0, 3, 1, 2}, {1, 2, 0, 3}, {1, 3, 0, 2}, {2, 3, 0, 1}};
   const F f;
   const I i;
@@ -72,7 +72,8 @@ HWY_INLINE Choices choose_pair(const VF (&v)[4], const VF (&w)[4], LossKind kind
   }
   const VF quarter = hn::Set(f, 0.25f);
   VF least = hn::Set(f, std::numeric_limits<float>::infinity());
-  VF left = hn::Add(a[2], a[3]), v0 = v[0], v1 = v[1], w0 = w[0], w1 = w[1], dropped = hn::Add(size[2], size[3]);
+  VF left = hn::Add(a[2], a[3]), v0 = v[0], v1 = v[1], u0 = inverse[0], u1 = inverse[1],
+     dropped = hn::Add(size[2], size[3]);
   auto code = hn::Set(i, 0 | 1 << 2);
   for (const auto& p : kPairs) {
     const VF x = a[p[2]], y = a[p[3]], sum = hn::Add(x, y);
@@ -82,13 +83,13 @@ HWY_INLINE Choices choose_pair(const VF (&v)[4], const VF (&w)[4], LossKind kind
     left = hn::IfThenElse(better, sum, left);
     v0 = hn::IfThenElse(better, v[p[0]], v0);
     v1 = hn::IfThenElse(better, v[p[1]], v1);
-    w0 = hn::IfThenElse(better, w[p[0]], w0);
-    w1 = hn::IfThenElse(better, w[p[1]], w1);
+    u0 = hn::IfThenElse(better, inverse[p[0]], u0);
+    u1 = hn::IfThenElse(better, inverse[p[1]], u1);
     dropped = hn::IfThenElse(better, hn::Add(size[p[2]], size[p[3]]), dropped);
     code = hn::IfThenElse(hn::RebindMask(i, better), hn::Set(i, p[0] | p[1] << 2), code);
   }
   const VF share = hn::Mul(left, quarter);
-  return {hn::Add(v0, hn::Div(share, w0)), hn::Add(v1, hn::Div(share, w1)), kind == LossKind::Energy ? least : dropped,
+  return {hn::Add(v0, hn::Mul(share, u0)), hn::Add(v1, hn::Mul(share, u1)), kind == LossKind::Energy ? least : dropped,
           code};
 }
 
@@ -147,15 +148,16 @@ float seal_values(int head_dim, const CompressJob& job, LossKind kind) {
   auto* words =
       job.sparse == nullptr ? nullptr : reinterpret_cast<std::uint32_t*>(job.sparse + nonzero_bytes(head_dim));
   for (int group = 0; group < kBlock / 4; ++group) {
-    VF w[4];
+    VF w[4], inverse[4];
     for (int n = 0; n < 4; ++n) {
       load_row<T>(job, 4 * group + n, head_dim, rows[n]);
       w[n] = hn::Set(f, given != nullptr ? given[4 * group + n] : 1.f);
+      inverse[n] = hn::Div(hn::Set(f, 1.f), w[n]);
     }
     for (int c = 0; c < head_dim; c += static_cast<int>(hn::Lanes(f))) {
       const VF x[4] = {hn::Load(f, rows[0] + c), hn::Load(f, rows[1] + c), hn::Load(f, rows[2] + c),
                        hn::Load(f, rows[3] + c)};
-      const Choices choice = pairs ? choose_pair(x, w, kind) : choose_largest(x, w, kind);
+      const Choices choice = pairs ? choose_pair(x, w, inverse, kind) : choose_largest(x, w, kind);
       hn::Store(choice.first, f, kept[0] + c);
       hn::Store(choice.second, f, kept[1] + c);
       hn::Store(hn::Add(hn::Load(f, loss + c), choice.loss), f, loss + c);

@@ -178,7 +178,7 @@ void values_case(const std::vector<float>& weights, unsigned seed) {
     total += least;
     for (const int i : drop) EXPECT_EQ(out[index[i]], 0.f);
     for (const int i : keep) {
-      const float expected = page.values[index[i]] + (a[drop[0]] + a[drop[1]]) * 0.25f / w[i];
+      const float expected = page.values[index[i]] + (a[drop[0]] + a[drop[1]]) * 0.25f * (1 / w[i]);
       EXPECT_EQ(out[index[i]], to_float(from_float<Half>(expected)));
     }
   });

@@ -19,4 +19,7 @@ if(RAREFY_CUDA)
     add_executable(${name} ${source})
     target_link_libraries(${name} PRIVATE rarefy bench_gpu)
   endforeach()
+  # Checks against the CPU, then times: runs where the tests' libraries are not.
+  add_executable(compress_check ${CMAKE_SOURCE_DIR}/bench/gpu/compress_check.cu)
+  target_link_libraries(compress_check PRIVATE rarefy rarefy_cuda_options bench_gpu)
 endif()

@@ -133,6 +133,39 @@ void run_decode(const Case& c, double bandwidth, Stream& stream, nlohmann::json&
                  {"share_of_bandwidth", rate / bandwidth}});
 }
 
+/// A whole prompt in one chunk, causal: 2 products of head_dim multiply-adds per query, head and key it sees.
+void run_prefill(const Case& c, Stream& stream, nlohmann::json& out) {
+  const Cache cache(c, stream);
+  const std::int64_t rows = std::int64_t{c.batch} * c.tokens, values = rows * kQHeads * kHeadDim;
+  const Buffer q = random_pool(values * 2 / format24::dense_page_bytes(kHeadDim), format24::dense_page_bytes(kHeadDim),
+                               false, stream);
+  const Buffer o(values * 2, stream.device());
+  std::vector<std::int32_t> q_start;
+  for (int b = 0; b <= c.batch; ++b) q_start.push_back(b * c.tokens);
+  const Shape shape{rows, kQHeads, kHeadDim};
+  Workspace workspace(stream.device());
+  const attention::Options options{.scale = 1 / std::sqrt(static_cast<float>(kHeadDim))};
+  const Timing t = time_gpu(
+      stream,
+      [&] {
+        attention::prefill({q.data(), DType::BF16, shape, stream.device()}, q_start, cache.view(), {}, options,
+                           {o.data(), DType::BF16, shape, stream.device()}, {}, workspace, stream);
+      },
+      5, 1);
+  const double operations = 4.0 * kHeadDim * kQHeads * c.batch * (0.5 * c.tokens * (c.tokens + 1.0));
+  fmt::print("| prefill | {} | {} | {} | {:.0f} | {:.0f} - {:.0f} | {:.0f} TFLOP/s | |\n", c.name, c.batch, c.tokens,
+             t.median_s * 1e6, t.low_s * 1e6, t.high_s * 1e6, operations / t.median_s / 1e12);
+  std::fflush(stdout);
+  out.push_back({{"operation", "prefill"},
+                 {"cache", c.name},
+                 {"batch", c.batch},
+                 {"tokens", c.tokens},
+                 {"us", t.median_s * 1e6},
+                 {"us_low", t.low_s * 1e6},
+                 {"us_high", t.high_s * 1e6},
+                 {"tflops", operations / t.median_s / 1e12}});
+}
+
 }  // namespace
 }  // namespace rarefy::bench
 
@@ -153,6 +186,9 @@ int main(int argc, char** argv) {
       {"dense", 1, 131072, 0, 0},         {"K, V sealed", 1, 131072, 1, 1}, {"dense", 1, 32768, 0, 0},
       {"K, V sealed", 1, 32768, 1, 1},    {"dense", 32, 32768, 0, 0},       {"K, V sealed", 32, 32768, 1, 1}};
   for (const Case& c : cases) run_decode(c, bandwidth, stream, out);
+  for (const Case& c :
+       {Case{"dense", 8, 32768, 0, 0}, Case{"V sealed", 8, 32768, 0, 1}, Case{"K, V sealed", 8, 32768, 1, 1}})
+    run_prefill(c, stream, out);
   if (argc > 1) {
     std::FILE* file = std::fopen(argv[1], "w");
     if (file == nullptr) return 74;

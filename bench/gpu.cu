@@ -27,21 +27,21 @@ __global__ void read_kernel(const uint4* data, std::int64_t count, unsigned* sin
 
 }  // namespace
 
-Timing time_gpu(Stream& stream, const std::function<void()>& run) {
-  constexpr int kSamples = 21, kCalls = 10;
-  for (int i = 0; i < 5; ++i) run();
+Timing time_gpu(Stream& stream, const std::function<void()>& run, int samples, int calls) {
+  for (int i = 0; i < 2; ++i) run();
   stream.synchronize();
   std::vector<double> times;
   Event start(stream.device()), end(stream.device());
-  for (int sample = 0; sample < kSamples; ++sample) {
+  for (int sample = 0; sample < samples; ++sample) {
     start.record(stream);
-    for (int i = 0; i < kCalls; ++i) run();
+    for (int i = 0; i < calls; ++i) run();
     end.record(stream);
     end.synchronize();
-    times.push_back(end.elapsed_since(start) / 1e3 / kCalls);
+    times.push_back(end.elapsed_since(start) / 1e3 / calls);
   }
   std::sort(times.begin(), times.end());
-  return {times[kSamples / 2], times[kSamples / 10], times[kSamples - 1 - kSamples / 10]};
+  const std::size_t last = times.size() - 1;
+  return {times[last / 2], times[last / 10], times[last - last / 10]};
 }
 
 double gpu_read_bandwidth(Stream& stream) {

@@ -28,7 +28,7 @@ struct Kernel {
 constexpr DType kPageTypes[] = {DType::F16, DType::BF16};
 constexpr int kHeadDims[] = {64, 128};
 
-constexpr std::size_t kCpuKernels = 16, kCudaKernels = kCudaBuild ? 4 : 0;
+constexpr std::size_t kCpuKernels = 16, kCudaKernels = kCudaBuild ? 8 : 0;
 
 constexpr auto kKernels = [] {
   std::array<Kernel, kCpuKernels + kCudaKernels> kernels{};
@@ -38,7 +38,7 @@ constexpr auto kKernels = [] {
       for (const DType dtype : kPageTypes)
         for (const int head_dim : kHeadDims) kernels[n++] = {operation, Device::Kind::Cpu, version, dtype, head_dim};
   if (kCudaBuild)
-    for (const Operation operation : {Operation::Decode})
+    for (const Operation operation : {Operation::Decode, Operation::Prefill})
       for (const DType dtype : kPageTypes)
         for (const int head_dim : kHeadDims)
           kernels[n++] = {operation, Device::Kind::Cuda, Version::Fast, dtype, head_dim};
@@ -167,25 +167,52 @@ Params check_common(const TensorView& q, const KvView& view, const BlockList& bl
           options.local};
 }
 
-// Decode on CUDA; the scratch of the partials comes first, then the error flag of callers that gave none.
-void decode_cuda(const TensorView& q, const KvView& view, const BlockList& blocks, const Options& options,
-                 const TensorView& o, const TensorView& lse, Workspace& workspace, Stream& stream) {
+CudaParams cuda_params(const TensorView& q, const KvView& view, const BlockList& blocks, const Options& options,
+                       const TensorView& o, const TensorView& lse) {
   check_shapes(q, view, blocks, o, lse);
-  const std::int64_t rows = q.shape[0], q_heads = q.shape[1];
-  if (rows == 0) return;
   CudaParams params{.view = view, .blocks = blocks, .q = q.data, .o = o.data};
   params.lse = lse.data != nullptr ? lse.as<float>() : nullptr;
-  params.q_heads = static_cast<int>(q_heads);
-  params.group = static_cast<int>(q_heads / view.kv_heads);
+  params.q_heads = static_cast<int>(q.shape[1]);
+  params.group = params.q_heads / view.kv_heads;
   params.scale = options.scale;
-  params.splits = sm80::decode_splits(blocks.ids != nullptr ? blocks.max_selected : view.max_blocks);
-  const std::int64_t partials = rows * q_heads * params.splits;
+  params.local = options.local;
+  params.error = options.error;
+  return params;
+}
+
+// The scratch holds the partials, then the error flag of callers that gave none.
+void decode_cuda(CudaParams params, std::int64_t rows, Workspace& workspace, Stream& stream) {
+  const KvView& view = params.view;
+  params.splits = sm80::decode_splits(params.blocks.ids != nullptr ? params.blocks.max_selected : view.max_blocks);
+  const std::int64_t partials = rows * params.q_heads * params.splits;
   auto* scratch = workspace.reserve_as<float>(partials * (view.head_dim + 1) + 1);
   params.partial_o = scratch;
   params.partial_lse = scratch + partials * view.head_dim;
-  params.error =
-      options.error != nullptr ? options.error : reinterpret_cast<std::int32_t*>(params.partial_lse + partials);
+  if (params.error == nullptr) params.error = reinterpret_cast<std::int32_t*>(params.partial_lse + partials);
   sm80::launch_decode(params, stream);
+}
+
+// The scratch holds q_start, then the error flag of callers that gave none.
+void prefill_cuda(CudaParams params, std::span<const std::int32_t> q_start, Workspace& workspace, Stream& stream) {
+  if (params.blocks.ids != nullptr)
+    fail(ErrorCode::Unsupported, "E_NO_KERNEL", "prefill of listed blocks has no CUDA kernel yet");
+  const auto count = static_cast<std::int64_t>(q_start.size());
+  auto* scratch = workspace.reserve_as<std::int32_t>(count + 1);
+  copy_bytes(scratch, q_start.data(), count * 4, stream);
+  params.q_start = scratch;
+  if (params.error == nullptr) params.error = scratch + count;
+  for (std::size_t b = 0; b + 1 < q_start.size(); ++b)
+    params.max_q_len = std::max(params.max_q_len, q_start[b + 1] - q_start[b]);
+  sm80::launch_prefill(params, stream);
+}
+
+void check_q_start(std::span<const std::int32_t> q_start, int batch, std::int64_t rows) {
+  CHECK(q_start.size() == static_cast<std::size_t>(batch) + 1, "q_start has {} entries for {} sequences",
+        q_start.size(), batch);
+  CHECK(q_start.front() == 0 && q_start.back() == rows, "q_start goes from {} to {}, q has {} rows", q_start.front(),
+        q_start.back(), rows);
+  for (std::size_t b = 0; b + 1 < q_start.size(); ++b)
+    CHECK(q_start[b] <= q_start[b + 1], "q_start falls from {} to {} at sequence {}", q_start[b], q_start[b + 1], b);
 }
 
 }  // namespace
@@ -196,7 +223,11 @@ void decode(const TensorView& q, const KvView& view, const BlockList& blocks, co
   CHECK(q.shape.rank() == 3 && q.shape[0] == view.batch, "q has shape {}, the view has {} sequences",
         to_string(q.shape), view.batch);
   if constexpr (kCudaBuild)
-    if (!view.device.is_cpu()) return decode_cuda(q, view, blocks, options, o, lse, workspace, stream);
+    if (!view.device.is_cpu()) {
+      const CudaParams params = cuda_params(q, view, blocks, options, o, lse);
+      if (view.batch > 0 && params.q_heads > 0) decode_cuda(params, q.shape[0], workspace, stream);
+      return;
+    }
   const Params params = check_common(q, view, blocks, options, o, lse);
   for (int b = 0; b < view.batch; ++b) {
     if (blocks.ids != nullptr)
@@ -212,15 +243,18 @@ void decode(const TensorView& q, const KvView& view, const BlockList& blocks, co
 }
 
 void prefill(const TensorView& q, std::span<const std::int32_t> q_start, const KvView& view, const BlockList& blocks,
-             const Options& options, const TensorView& o, const TensorView& lse, Workspace& workspace, Stream&) {
+             const Options& options, const TensorView& o, const TensorView& lse, Workspace& workspace, Stream& stream) {
   require_kernel(Operation::Prefill, view, options.version);
+  if constexpr (kCudaBuild)
+    if (!view.device.is_cpu()) {
+      const CudaParams params = cuda_params(q, view, blocks, options, o, lse);
+      check_q_start(q_start, view.batch, q.shape[0]);
+      if (q.shape.elements() > 0) prefill_cuda(params, q_start, workspace, stream);
+      return;
+    }
   const Params params = check_common(q, view, blocks, options, o, lse);
-  CHECK(q_start.size() == static_cast<std::size_t>(view.batch) + 1, "q_start has {} entries for {} sequences",
-        q_start.size(), view.batch);
-  CHECK(q_start.front() == 0 && q_start.back() == q.shape[0], "q_start goes from {} to {}, q has {} rows",
-        q_start.front(), q_start.back(), q.shape[0]);
+  check_q_start(q_start, view.batch, q.shape[0]);
   for (int b = 0; b < view.batch; ++b) {
-    CHECK(q_start[b] <= q_start[b + 1], "q_start falls from {} to {} at sequence {}", q_start[b], q_start[b + 1], b);
     if (blocks.ids == nullptr) {
       if (q_start[b] < q_start[b + 1]) check_all_resident(view, b);
       continue;

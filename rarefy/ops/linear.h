@@ -35,7 +35,8 @@ inline constexpr std::int64_t kMaxDecodeRows = 32;
 /// quantised weights to int8, one scale for 32 values (256 for the K types). More rows go through oneDNN, in bf16 where
 /// the CPU multiplies it and `precision` is Fast. A NaN or infinity in a row reaches all of its results. Results of a
 /// row are bit-equal whatever the other rows (decode), and reruns are bit-equal for the same number of threads (both).
-/// Zero rows do nothing. Throws BadInput (shapes), Unsupported (dtype, device).
+/// On CUDA x and the weights are F16 or BF16, y is as x or float32, sums are float32 (cuBLASLt), and `accumulate` wants
+/// a float32 y. Zero rows do nothing. Throws BadInput (shapes), Unsupported (dtype, device).
 void linear(const TensorView& x, std::span<const LinearWeight> weights, Precision precision, bool accumulate,
             std::span<const TensorView> y, Workspace& workspace, Stream& stream);
 

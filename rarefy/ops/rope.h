@@ -25,7 +25,7 @@ struct Rope {
 inline constexpr std::int64_t kMaxRopeHeadDim = 512;
 
 /// table[t, 0, i] = scale * cos(positions[t] * inv_freq[i]),  table[t, 1, i] the same with sin
-///   positions  [tokens]                 int32, host
+///   positions  [tokens]                 int32, on the stream's device
 ///   table      [tokens, 2, rotary / 2]  float32
 /// Computed in float64, once per step: q and k of every head and layer read the same table. Zero tokens do nothing.
 /// Throws BadInput (shapes), Unsupported (device).
@@ -33,10 +33,11 @@ void rope_table(std::span<const std::int32_t> positions, const Rope& rope, const
 
 /// y[t, h, i] = rotated(x[t, h])[order[h / group, i]]   (Su et al. 2021, equation 34; order: pruning.md 1)
 ///   where a pair (a, b) of `layout` becomes (a cos - b sin, b cos + a sin); channels from rotary on are copied
-///   x          [tokens, heads, head_dim]   float32
+///   x          [tokens, heads, head_dim]   float32, on CUDA F16 and BF16 too
 ///   table      [tokens, 2, rotary / 2]     float32, from rope_table; rotary <= head_dim
-///   order      [kv_heads, head_dim]        int32 permutations of the channels, null: the file's own
-///   y          [tokens, heads, head_dim]   float32, not x
+///   order      [kv_heads, head_dim]        int32 permutations of the channels, null: the file's own (on CUDA on the
+///                                          device, and trusted)
+///   y          [tokens, heads, head_dim]   as x, not x
 /// group = heads / kv_heads. Zero tokens do nothing. Throws BadInput (shapes, heads not a multiple of kv_heads, an
 /// order entry outside the head), Unsupported (device, head_dim above kMaxRopeHeadDim).
 void rope(const TensorView& x, const TensorView& table, RopeLayout layout, const std::int32_t* order,

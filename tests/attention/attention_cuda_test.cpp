@@ -75,6 +75,11 @@ class CudaCall {
     attention::decode(tensor(q_), device_.view(), blocks, options_, tensor(o_), lse(), workspace_, stream_);
     return result();
   }
+  Result prefill(std::span<const std::int32_t> q_start, int local) {
+    options_.local = local;
+    attention::prefill(tensor(q_), q_start, device_.view(), {}, options_, tensor(o_), lse(), workspace_, stream_);
+    return result();
+  }
   bool error() {
     std::int32_t flag = 0;
     copy_bytes(&flag, error_.data(), 4, stream_);
@@ -196,6 +201,46 @@ TEST_P(AttentionCuda, DecodeOfListedBlocks) {
   EXPECT_FALSE(call.error());
 }
 
+TEST_P(AttentionCuda, PrefillMatchesFloat64) {
+  RAREFY_NEEDS_GPU();
+  const int group = std::get<2>(GetParam());
+  // Chunks that start off the tile grid, whole prompts, one query, none, and the window of sealed blocks.
+  CacheSpec spec = spec_of(GetParam(), {1, 64, 65, 300, 129, 450, 0, 530});
+  spec.kv_heads = group <= 4 ? 2 : 1;  // the reference is slow
+  spec.window = true;
+  spec.seal_partial = true;
+  const std::vector<int> q_lens = {1, 64, 3, 140, 129, 1, 0, 70};
+  const RandomCache cache(spec);
+  std::vector<std::int32_t> q_start;
+  const auto queries = prefill_queries(cache, q_lens, 128, q_start);
+  const auto q = rounded(spec.dtype, random_q(spec, q_start.back(), group));
+  CudaCall call(cache, q, group, scale_of(spec));
+  const Result first = call.prefill(q_start, 128);
+  expect_close(first, oracle<double>(cache, queries, q, group, scale_of(spec)), spec.dtype);
+  EXPECT_FALSE(call.error());
+  const Result again = call.prefill(q_start, 128);
+  EXPECT_EQ(first.o, again.o);
+  EXPECT_EQ(first.lse, again.lse);
+}
+
+TEST(AttentionCudaPaths, PrefillOfEveryLength) {
+  RAREFY_NEEDS_GPU();
+  for (int length = 1; length <= 400; length += length < 70 ? 1 : 13) {
+    CacheSpec spec;
+    spec.kv_heads = 1;
+    spec.lengths = {length};
+    spec.sealed_k = spec.sealed_v = 0.5;
+    spec.window = true;
+    const RandomCache cache(spec);
+    std::vector<std::int32_t> q_start;
+    const auto queries = prefill_queries(cache, {std::max(1, length - length / 3)}, 64, q_start);
+    const auto q = rounded(spec.dtype, random_q(spec, q_start.back(), 2));
+    CudaCall call(cache, q, 2, 0.125f);
+    expect_close(call.prefill(q_start, 64), oracle<double>(cache, queries, q, 2, 0.125f), spec.dtype);
+    ASSERT_FALSE(HasFailure()) << length;
+  }
+}
+
 TEST(AttentionCudaPaths, ASequenceDoesNotDependOnItsBatch) {
   RAREFY_NEEDS_GPU();
   CacheSpec spec;
@@ -220,6 +265,10 @@ TEST(AttentionCudaPaths, BadEntriesAreReportedAndReadNothing) {
     CudaCall call(cache, rounded(spec.dtype, random_q(spec, 1, 4)), 4, 0.125f);
     for (const double x : call.decode().o) EXPECT_TRUE(std::isfinite(x));
     EXPECT_TRUE(call.error()) << bad;
+    CudaCall prefill(cache, rounded(spec.dtype, random_q(spec, 1, 4)), 4, 0.125f);
+    const std::int32_t q_start[] = {0, 1};
+    for (const double x : prefill.prefill(q_start, 64).o) EXPECT_TRUE(std::isfinite(x));
+    EXPECT_TRUE(prefill.error()) << bad;
   }
   const RandomCache cache(spec);
   CudaCall call(cache, rounded(spec.dtype, random_q(spec, 1, 4)), 4, 0.125f);

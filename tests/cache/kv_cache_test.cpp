@@ -176,6 +176,41 @@ TEST(KvCache, ChunkedPrefillEqualsOneShot) {
   }
 }
 
+/// A calibration of random probes and weights, in the order that the tests' values have.
+std::shared_ptr<const Calibration> random_calibration() {
+  Calibration c{kLayers, kQHeads, kKvHeads, kDim, 12, "test", {}, {}, {}};
+  std::mt19937 random(4);
+  std::normal_distribution<float> normal;
+  c.weights.resize(static_cast<std::size_t>(kLayers * kKvHeads * kDim));
+  c.queries.resize(static_cast<std::size_t>(kLayers * kQHeads * c.probes * kDim));
+  for (float& x : c.weights) x = 0.1f + std::abs(normal(random));
+  for (float& x : c.queries) x = normal(random);
+  return std::make_shared<const Calibration>(std::move(c));
+}
+
+TEST(KvCache, ChunkedPrefillEqualsOneShotUnderTheCalibratedRule) {
+  // Probes are the same queries whatever the chunks, so every bit of every sealed page must be too.
+  const auto calibration = random_calibration();
+  const auto pruner = std::make_shared<CalibratedPruner>(kLayers, kKvHeads, kDim, calibration->weights);
+  for (const Sparsity prefill : {Sparsity{0, 0}, Sparsity{1, 1}, Sparsity{0, 1}})
+    for (const format24::LossKind loss : {format24::LossKind::L1, format24::LossKind::Energy}) {
+      CacheConfig config = config_of(prefill, {1, 1});
+      config.loss = loss;
+      config.token_weights = TokenWeights::Probe;
+      config.calibration = calibration;
+      KvCache one(config, pruner), many(config, pruner);
+      const SequenceId a = *one.add(), b = *many.add();
+      ASSERT_TRUE(feed(one, a, 9, 500, Phase::PrefillEnd, 500));
+      for (const int chunk : {100, 1, 63, 200}) ASSERT_TRUE(feed(many, b, 9, chunk, Phase::Prefill, 500));
+      ASSERT_TRUE(feed(many, b, 9, 136, Phase::PrefillEnd, 500));
+      EXPECT_EQ(contents(one, a), contents(many, b));
+      KvCache magnitude_cache(config_of(prefill, {1, 1}), magnitude());
+      const SequenceId c = *magnitude_cache.add();
+      ASSERT_TRUE(feed(magnitude_cache, c, 9, 500, Phase::PrefillEnd, 500));
+      EXPECT_NE(contents(one, a), contents(magnitude_cache, c));
+    }
+}
+
 TEST(KvCache, MovingWindowKeepsDensePagesUntilSettle) {
   KvCache cache(config_of({1, 1}, {1, 1}), magnitude());
   const SequenceId id = *cache.add();

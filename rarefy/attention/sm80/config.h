@@ -27,6 +27,12 @@ inline constexpr int kMaxUnits = 8;
 /// Fewest units: K and V of one block, both dense.
 constexpr int min_units(bool sealed) { return sealed ? 4 : 2; }
 
+/// Warps and queries of a prefill CTA: one tile of the dense window, so that all of its queries read the same pages.
+inline constexpr int kPrefillWarps = 8;
+inline constexpr int kPrefillQueries = 128;
+/// Pages in shared memory, 16 KiB each at head_dim 128: six fit on every GPU from 8.0 on.
+inline constexpr int kPrefillPages = 6;
+
 constexpr int splits_of(int blocks) { return blocks < 1 ? 1 : (blocks + kSplitBlocks - 1) / kSplitBlocks; }
 
 }  // namespace rarefy::attention::sm80

@@ -12,4 +12,7 @@ int decode_splits(int blocks);
 /// Decode attention of one step; fills in nothing of `params`. Throws Unsupported (dtype, head_dim).
 void launch_decode(const CudaParams& params, Stream& stream);
 
+/// Prefill attention without a block list. Throws as launch_decode does.
+void launch_prefill(const CudaParams& params, Stream& stream);
+
 }  // namespace rarefy::attention::sm80

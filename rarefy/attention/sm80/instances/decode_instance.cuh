@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "rarefy/attention/sm80/decode.cuh"
-#include "rarefy/attention/sm80/decode_instances.h"
+#include "rarefy/attention/sm80/instances.h"
 #include "rarefy/base/cuda.h"
 #include "rarefy/base/cuda_check.h"
 

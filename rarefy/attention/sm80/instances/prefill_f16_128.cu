@@ -1,0 +1,10 @@
+// Prefill attention: f16, head_dim 128.
+#include "rarefy/attention/sm80/instances/prefill_instance.cuh"
+
+namespace rarefy::attention::sm80 {
+
+void prefill_f16_128(const CudaParams& params, cudaStream_t stream) {
+  launch_prefill_instance<__half, 128>(params, stream);
+}
+
+}  // namespace rarefy::attention::sm80

@@ -170,6 +170,7 @@ Params check_common(const TensorView& q, const KvView& view, const BlockList& bl
 CudaParams cuda_params(const TensorView& q, const KvView& view, const BlockList& blocks, const Options& options,
                        const TensorView& o, const TensorView& lse) {
   check_shapes(q, view, blocks, o, lse);
+  CHECK(options.scale > 0, "scale is {}, must be positive", options.scale);
   CudaParams params{.view = view, .blocks = blocks, .q = q.data, .o = o.data};
   params.lse = lse.data != nullptr ? lse.as<float>() : nullptr;
   params.q_heads = static_cast<int>(q.shape[1]);

@@ -168,7 +168,7 @@ __device__ inline SplitRange split_range(const CudaParams& p, int sequence, cons
 /// One split of one sequence, KV head and tile of query heads: grid (splits, kv_heads, batch * tiles of queries).
 /// Sums of the warps meet in shared memory; a row with several splits is merged by merge_kernel.
 template <typename T, int kHeadDim, bool kSealed, int kTiles>
-__global__ void __launch_bounds__(kDecodeWarps * 32) decode_kernel(const CudaParams p, int units) {
+__global__ void __launch_bounds__(kDecodeWarps * 32, 2) decode_kernel(const CudaParams p, int units) {
   extern __shared__ __align__(1024) unsigned char shared[];
   const int group_tiles = PageRing<kHeadDim, kSealed>::group_tiles(p);
   const int sequence = blockIdx.z / group_tiles, kv_head = blockIdx.y;
@@ -209,9 +209,9 @@ __global__ void __launch_bounds__(kDecodeWarps * 32) decode_kernel(const CudaPar
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
           const int key = m * 16 + lane / 4 + i / 2 * 8;
-          s[m][t][i] = key < tokens && !no_keys ? s[m][t][i] * scale : -INFINITY;
+          if (key >= tokens || no_keys) s[m][t][i] = -INFINITY;
         }
-    sums.add(s);
+    sums.add(s, scale);
     std::uint32_t probabilities[kTiles][4][2];
     pack_probabilities<T, kTiles>(s, probabilities);
 

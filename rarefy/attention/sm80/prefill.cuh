@@ -20,7 +20,7 @@ class PageStages {
       : p_(params), row_(map_row), window_start_(window_start), pages_(2 * blocks), base_(base) {
     entries_ = entry_of(0);
     next_entries_ = entry_of(32);
-    for (int i = 0; i < kPrefillPages - 1; ++i) start();
+    for (int i = 0; i < kPrefillPages - 2; ++i) start();
   }
 
   struct Page {
@@ -28,11 +28,15 @@ class PageStages {
     bool sparse, absent;
   };
 
-  /// The next page, once it is there for every thread; starts the copy into the place of the one before.
-  __device__ Page next() {
-    ptx::cp_async_wait<kPrefillPages - 2>();
+  /// The next block's pages are there for every thread; the copies into the places of the block before start.
+  __device__ void next_block() {
+    ptx::cp_async_wait<kPrefillPages - 4>();
     __syncthreads();
     start();
+    start();
+  }
+  /// The next page of this block: K, then V.
+  __device__ Page next() {
     const unsigned bit = 1u << (used_ % 32);
     const Page page{base_ + static_cast<std::uint32_t>(used_ % kPrefillPages * kPlace), kSealed && (sparse_ & bit) != 0,
                     (absent_ & bit) != 0};
@@ -127,6 +131,7 @@ __global__ void __launch_bounds__(kPrefillWarps * 32, 1) prefill_kernel(const Cu
   const int first_seen = c0 + first_query + own + 1;  // keys that this warp's first query sees
   const int last_seen = first_seen + kTiles * 8 - 1;
   for (int block = 0; block < blocks; ++block) {
+    pages.next_block();
     const auto k = pages.next();
     const int begin = block * kBlock;
     const bool visible = !k.absent && begin < last_seen;
@@ -134,18 +139,18 @@ __global__ void __launch_bounds__(kPrefillWarps * 32, 1) prefill_kernel(const Cu
     std::uint32_t probabilities[kTiles][4][2] = {};
     if (visible) {
       multiply_keys<T, kHeadDim, kTiles>(k.address, k.sparse, q, s);
-      const bool whole = begin + kBlock <= first_seen;
+      if (begin + kBlock > first_seen) {
 #pragma unroll
-      for (int m = 0; m < 4; ++m)
+        for (int m = 0; m < 4; ++m)
 #pragma unroll
-        for (int t = 0; t < kTiles; ++t)
+          for (int t = 0; t < kTiles; ++t)
 #pragma unroll
-          for (int i = 0; i < 4; ++i) {
-            s[m][t][i] *= scale;
-            const int key = begin + m * 16 + lane / 4 + i / 2 * 8;
-            if (!whole && key >= first_seen + t * 8 + lane % 4 * 2 + i % 2) s[m][t][i] = -INFINITY;
-          }
-      sums.add(s);
+            for (int i = 0; i < 4; ++i) {
+              const int key = begin + m * 16 + lane / 4 + i / 2 * 8;
+              if (key >= first_seen + t * 8 + lane % 4 * 2 + i % 2) s[m][t][i] = -INFINITY;
+            }
+      }
+      sums.add(s, scale);
       pack_probabilities<T, kTiles>(s, probabilities);
     }
     const auto v = pages.next();

@@ -133,21 +133,22 @@ struct Accumulator {
     for (int t = 0; t < kTiles; ++t) max[t][0] = max[t][1] = -INFINITY;
   }
 
-  /// Scores (already times scale and log2 e) become probabilities; earlier sums follow the new maximum.
-  __device__ void add(float (&s)[4][kTiles][4]) {
+  /// Scores become probabilities; earlier sums follow the new maximum. `scale`, positive, includes log2 e.
+  __device__ void add(float (&s)[4][kTiles][4], float scale) {
     bool changed = false;
     float factor[kTiles][2];
 #pragma unroll
     for (int t = 0; t < kTiles; ++t)
 #pragma unroll
       for (int j = 0; j < 2; ++j) {
-        float top = max[t][j];
+        float top = -INFINITY;
 #pragma unroll
         for (int m = 0; m < 4; ++m) top = fmaxf(top, fmaxf(s[m][t][j], s[m][t][j + 2]));
 #pragma unroll
         for (int lanes = 4; lanes < 32; lanes *= 2) top = fmaxf(top, __shfl_xor_sync(~0u, top, lanes));
+        top = fmaxf(max[t][j], top * scale);
         const float base = top == -INFINITY ? 0.f : top;
-        factor[t][j] = exp2f(max[t][j] - base);
+        factor[t][j] = ptx::exp2_approx(max[t][j] - base);
         changed = changed || top != max[t][j];
         max[t][j] = top;
         float part = 0;
@@ -156,7 +157,7 @@ struct Accumulator {
 #pragma unroll
           for (int half = 0; half < 2; ++half) {
             float& x = s[m][t][j + 2 * half];
-            x = exp2f(x - base);
+            x = ptx::exp2_approx(x * scale - base);
             part += x;
           }
         sum[t][j] = sum[t][j] * factor[t][j] + part;

@@ -95,7 +95,7 @@ struct Page {
 };
 
 /// s[n][.]: products of 16 keys (rows lane / 4 and + 8) with the warp's queries (columns 8 n + 2 (lane % 4) and + 1).
-template <typename T, int kHeadDim>
+template <typename T, int kHeadDim, bool kSparse>
 __device__ void products(const Page& page, int tile, const Queries<kHeadDim>& queries, int lane,
                          float (&s)[kColumns][4]) {
 #pragma unroll
@@ -103,7 +103,7 @@ __device__ void products(const Page& page, int tile, const Queries<kHeadDim>& qu
 #pragma unroll
     for (int i = 0; i < 4; ++i) s[n][i] = 0;
   const int row = tile * 16 + lane % 16, high = lane / 16;
-  if (page.sparse) {
+  if constexpr (kSparse) {
     const u32 metadata = page.address + static_cast<u32>(format24::nonzero_bytes(kHeadDim)) + lane * 4;
 #pragma unroll
     for (int pair = 0; pair < kHeadDim / 64; ++pair) {
@@ -121,20 +121,19 @@ __device__ void products(const Page& page, int tile, const Queries<kHeadDim>& qu
         }
       }
     }
-    return;
-  }
+  } else {
 #pragma unroll
-  for (int step = 0; step < kHeadDim / 16; ++step) {
-    u32 a[4];
-    ptx::ldmatrix(a, page.address + format24::dense_offset(row, step * 16 + high * 8));
+    for (int step = 0; step < kHeadDim / 16; ++step) {
+      u32 a[4];
+      ptx::ldmatrix(a, page.address + format24::dense_offset(row, step * 16 + high * 8));
 #pragma unroll
-    for (int n = 0; n < kColumns; ++n) ptx::mma_16816<T>(s[n], a, queries.b[n][step][0], queries.b[n][step][1]);
+      for (int n = 0; n < kColumns; ++n) ptx::mma_16816<T>(s[n], a, queries.b[n][step][0], queries.b[n][step][1]);
+    }
   }
 }
 
 /// Keys past the end score -inf, whatever their slots hold.
 __device__ void mask_tail(const Page& page, int tile, int lane, float (&s)[kColumns][4]) {
-  if (page.tokens == kBlock) return;
 #pragma unroll
   for (int i = 0; i < 4; ++i)
     if (tile * 16 + lane / 4 + i / 2 * 8 >= page.tokens)
@@ -142,8 +141,36 @@ __device__ void mask_tail(const Page& page, int tile, int lane, float (&s)[kColu
       for (int n = 0; n < kColumns; ++n) s[n][i] = -INFINITY;
 }
 
-/// A lane's own sums over the rows that it holds, two queries per n-tile. `top` only rises when a score passes it by
-/// 2^20.
+/// Calls body(tile, scores) for a full page's four tiles of 16 keys, the next tile's products under way meanwhile.
+template <typename T, int kHeadDim, bool kSparse, typename Body>
+__device__ void each_full_tile(const Page& page, const Queries<kHeadDim>& queries, int lane, Body body) {
+  constexpr int kTiles = kBlock / 16;
+  float s[2][kColumns][4];
+  products<T, kHeadDim, kSparse>(page, 0, queries, lane, s[0]);
+#pragma unroll
+  for (int tile = 0; tile < kTiles; ++tile) {
+    if (tile + 1 < kTiles) products<T, kHeadDim, kSparse>(page, tile + 1, queries, lane, s[(tile + 1) % 2]);
+    body(tile, s[tile % 2]);
+  }
+}
+
+/// The same for any page; keys past the end score -inf.
+template <typename T, int kHeadDim, typename Body>
+__device__ void each_tile(const Page& page, const Queries<kHeadDim>& queries, int lane, Body body) {
+  if (page.tokens == kBlock)
+    return page.sparse ? each_full_tile<T, kHeadDim, true>(page, queries, lane, body)
+                       : each_full_tile<T, kHeadDim, false>(page, queries, lane, body);
+#pragma unroll 1
+  for (int tile = 0; tile < kBlock / 16; ++tile) {
+    float s[kColumns][4];
+    page.sparse ? products<T, kHeadDim, true>(page, tile, queries, lane, s)
+                : products<T, kHeadDim, false>(page, tile, queries, lane, s);
+    mask_tail(page, tile, lane, s);
+    body(tile, s);
+  }
+}
+
+/// A lane's own sums over the rows that it holds, two queries per n-tile, as multiples of 2^top.
 struct LaneSums {
   float top[kColumns][2], sum[kColumns][2];
 
@@ -156,34 +183,53 @@ struct LaneSums {
 
   /// scale: from products to exponents of two.
   __device__ void add(const float (&s)[kColumns][4], float scale) {
-    float exponent[kColumns][4];
-    if (excess(s, scale, exponent) > 20) {
-#pragma unroll
-      for (int n = 0; n < kColumns; ++n)
-#pragma unroll
-        for (int i = 0; i < 2; ++i) {
-          const float next = fmaxf(top[n][i], fmaxf(s[n][i], s[n][i + 2]) * scale);
-          sum[n][i] *= ptx::exp2(top[n][i] - next);
-          top[n][i] = next;
-        }
-      (void)excess(s, scale, exponent);
-    }
 #pragma unroll
     for (int n = 0; n < kColumns; ++n)
 #pragma unroll
-      for (int i = 0; i < 4; ++i) sum[n][i % 2] += ptx::exp2(exponent[n][i]);
+      for (int i = 0; i < 4; ++i) sum[n][i % 2] += ptx::exp2(fmaf(s[n][i], scale, -top[n][i % 2]));
   }
 
-  __device__ float excess(const float (&s)[kColumns][4], float scale, float (&exponent)[kColumns][4]) const {
-    float most = -INFINITY;
+  /// Whether some sum has left the range in which float32 adds it well: `top` is too low.
+  __device__ bool too_large() const {
+    bool out = false;
 #pragma unroll
     for (int n = 0; n < kColumns; ++n)
 #pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        exponent[n][i] = fmaf(s[n][i], scale, -top[n][i % 2]);
-        most = fmaxf(most, exponent[n][i]);
+      for (int i = 0; i < 2; ++i) out |= !(sum[n][i] < 0x1p100f);
+    return out;
+  }
+
+  /// Raises `top` to the largest of these scores.
+  __device__ void raise(const float (&s)[kColumns][4], float scale) {
+#pragma unroll
+    for (int n = 0; n < kColumns; ++n)
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const float next = fmaxf(top[n][i], fmaxf(s[n][i], s[n][i + 2]) * scale);
+        sum[n][i] *= ptx::exp2(top[n][i] - next);
+        top[n][i] = next;
       }
-    return most;
+  }
+
+  /// Adds a page. Its largest scores are looked for only if the sums grow too large with the tops that there are: at
+  /// the first page, hardly ever later.
+  template <typename T, int kHeadDim>
+  __device__ void add_page(const Page& page, const Queries<kHeadDim>& queries, int lane, float scale) {
+    LaneSums next = *this;
+    each_tile<T>(page, queries, lane, [&](int, const float(&s)[kColumns][4]) { next.add(s, scale); });
+    if (__any_sync(~0u, next.too_large())) {
+      next = *this;
+#pragma unroll 1
+      for (int tile = 0; tile < kBlock / 16; ++tile) {
+        float s[kColumns][4];
+        page.sparse ? products<T, kHeadDim, true>(page, tile, queries, lane, s)
+                    : products<T, kHeadDim, false>(page, tile, queries, lane, s);
+        mask_tail(page, tile, lane, s);
+        next.raise(s, scale);
+        next.add(s, scale);
+      }
+    }
+    *this = next;
   }
 
   /// Joins the lanes that hold other rows of the same queries.
@@ -300,15 +346,20 @@ __global__ __launch_bounds__(kThreads, kBlocksPerMultiprocessor) void attend_ker
   const int share = (to - from + a.splits - 1) / a.splits;
   const int begin = from + split * share, end = min(begin + share, to);
 
-  int load = blocks.next(begin, end), block = load;
-#pragma unroll
-  for (int i = 0; i < kStages - 1; ++i) {
+  // The page that is copied next is looked up while the one before is worked on. Each block comes with its map entry.
+  int load = blocks.next(begin, end), load_entry = load < end ? head.k_map[load] : 0;
+  int queue[kStages], entries[kStages];
+  const auto copy_next = [&](int i, u32 slot) {
+    queue[i] = load, entries[i] = load_entry;
     if (load < end) {
-      copy_page<kHeadDim>(l, head.k_map[load], slots + i * kSlot);
+      copy_page<kHeadDim>(l, load_entry, slots + slot * kSlot);
       load = blocks.next(load + 1, end);
+      load_entry = load < end ? head.k_map[load] : 0;
     }
     ptx::cp_async_commit();
-  }
+  };
+#pragma unroll
+  for (int i = 0; i < kStages - 1; ++i) copy_next(i, static_cast<u32>(i));
   Queries<kHeadDim> queries;
   if (l.query_dtype == DType::F32)
     queries.template read<T, float>(l, head.queries, first_query, lane);
@@ -338,29 +389,19 @@ __global__ __launch_bounds__(kThreads, kBlocksPerMultiprocessor) void attend_ker
     return (std::int64_t{head_index} * l.max_blocks + (b - head.begin)) * a.tiles + tile_index;
   };
   int slot = 0, parity = 0, previous = -1;
-  for (; block < end; block = blocks.next(block + 1, end)) {
+  while (queue[0] < end) {
     ptx::cp_async_wait<kStages - 2>();
     __syncthreads();
-    if (load < end) {
-      copy_page<kHeadDim>(l, head.k_map[load], slots + (slot + kStages - 1) % kStages * kSlot);
-      load = blocks.next(load + 1, end);
-    }
-    ptx::cp_async_commit();
+    copy_next(kStages - 1, static_cast<u32>(slot + kStages - 1) % kStages);
     if constexpr (pass == Pass::Attention)
       if (previous >= 0)
         write_sums(warp_sums + (parity ^ 1) * kWarps * kBlock, a.sums + place(previous) * kBlock,
                    a.totals + place(previous) * 2);
-    const Page page{slots + slot * kSlot, head.k_map[block] < 0, min(kBlock, head.tokens - block * kBlock)};
+    const Page page{slots + slot * kSlot, entries[0] < 0, min(kBlock, head.tokens - queue[0] * kBlock)};
     if (!idle) {
-      float s[kColumns][4];
       if constexpr (pass == Pass::LogSums || !kWhole) {
         if constexpr (pass == Pass::Attention) lane_sums.clear();
-#pragma unroll 1
-        for (int tile = 0; tile < kBlock / 16; ++tile) {
-          products<T, kHeadDim>(page, tile, queries, lane, s);
-          mask_tail(page, tile, lane, s);
-          lane_sums.add(s, scale);
-        }
+        lane_sums.add_page<T>(page, queries, lane, scale);
         if constexpr (pass == Pass::Attention) {
           lane_sums.join();
 #pragma unroll
@@ -372,15 +413,16 @@ __global__ __launch_bounds__(kThreads, kBlocksPerMultiprocessor) void attend_ker
                               : INFINITY;
         }
       }
-      if constexpr (pass == Pass::Attention)
-#pragma unroll 1
-        for (int tile = 0; tile < kBlock / 16; ++tile) {
-          products<T, kHeadDim>(page, tile, queries, lane, s);
-          mask_tail(page, tile, lane, s);
-          add_attention(s, lse, scale, lane, warp_sums + (parity * kWarps + warp) * kBlock + tile * 16);
-        }
+      if constexpr (pass == Pass::Attention) {
+        float* masses = warp_sums + (parity * kWarps + warp) * kBlock;
+        each_tile<T>(page, queries, lane, [&](int tile, const float(&s)[kColumns][4]) {
+          add_attention(s, lse, scale, lane, masses + tile * 16);
+        });
+      }
     }
-    previous = block;
+    previous = queue[0];
+#pragma unroll
+    for (int i = 0; i + 1 < kStages; ++i) queue[i] = queue[i + 1], entries[i] = entries[i + 1];
     parity ^= 1;
     slot = (slot + 1) % kStages;
   }

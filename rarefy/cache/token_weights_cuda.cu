@@ -50,7 +50,7 @@ struct Arguments {
   WeighLaunch launch;
   int tiles, splits;
   LogSum* log_sums;  // [heads, tiles, splits, kTileQueries]
-  float* sums;       // [heads, max_blocks, tiles, kBlock] masses masses
+  float* sums;       // [heads, max_blocks, tiles, kBlock] masses
   float* totals;     // [heads, max_blocks, tiles, 2] masses of either half of the block, summed
 };
 
@@ -154,10 +154,10 @@ __device__ void each_full_tile(const Page& page, const Queries<kHeadDim>& querie
   }
 }
 
-/// The same for any page; keys past the end score -inf.
-template <typename T, int kHeadDim, typename Body>
+/// The same for any page; keys past the end score -inf. kOverlap: full pages as above, if the registers allow.
+template <typename T, bool kOverlap, int kHeadDim, typename Body>
 __device__ void each_tile(const Page& page, const Queries<kHeadDim>& queries, int lane, Body body) {
-  if (page.tokens == kBlock)
+  if (kOverlap && page.tokens == kBlock)
     return page.sparse ? each_full_tile<T, kHeadDim, true>(page, queries, lane, body)
                        : each_full_tile<T, kHeadDim, false>(page, queries, lane, body);
 #pragma unroll 1
@@ -213,10 +213,10 @@ struct LaneSums {
 
   /// Adds a page. Its largest scores are looked for only if the sums grow too large with the tops that there are: at
   /// the first page, hardly ever later.
-  template <typename T, int kHeadDim>
+  template <typename T, bool kOverlap, int kHeadDim>
   __device__ void add_page(const Page& page, const Queries<kHeadDim>& queries, int lane, float scale) {
     LaneSums next = *this;
-    each_tile<T>(page, queries, lane, [&](int, const float(&s)[kColumns][4]) { next.add(s, scale); });
+    each_tile<T, kOverlap>(page, queries, lane, [&](int, const float(&s)[kColumns][4]) { next.add(s, scale); });
     if (__any_sync(~0u, next.too_large())) {
       next = *this;
 #pragma unroll 1
@@ -327,6 +327,7 @@ enum class Pass { LogSums, Attention };
 /// sealed, with the sums of the first pass or, if `kWhole` is false, over the block alone.
 template <typename T, int kHeadDim, Pass pass, bool kWhole>
 __global__ __launch_bounds__(kThreads, kBlocksPerMultiprocessor) void attend_kernel(Arguments a) {
+  constexpr bool kOverlap = kWhole || kHeadDim == 64;
   extern __shared__ __align__(128) unsigned char shared[];
   constexpr u32 kSlot = static_cast<u32>(format24::dense_page_bytes(kHeadDim));
   const u32 slots = ptx::shared_address(shared);
@@ -346,11 +347,12 @@ __global__ __launch_bounds__(kThreads, kBlocksPerMultiprocessor) void attend_ker
   const int share = (to - from + a.splits - 1) / a.splits;
   const int begin = from + split * share, end = min(begin + share, to);
 
-  // The page that is copied next is looked up while the one before is worked on. Each block comes with its map entry.
+  // The page that is copied next is looked up while the one before is worked on. A queued page is its block * 2, + 1 if
+  // it is sparse.
   int load = blocks.next(begin, end), load_entry = load < end ? head.k_map[load] : 0;
-  int queue[kStages], entries[kStages];
+  int queue[kStages];
   const auto copy_next = [&](int i, u32 slot) {
-    queue[i] = load, entries[i] = load_entry;
+    queue[i] = load * 2 + (load_entry < 0);
     if (load < end) {
       copy_page<kHeadDim>(l, load_entry, slots + slot * kSlot);
       load = blocks.next(load + 1, end);
@@ -389,7 +391,7 @@ __global__ __launch_bounds__(kThreads, kBlocksPerMultiprocessor) void attend_ker
     return (std::int64_t{head_index} * l.max_blocks + (b - head.begin)) * a.tiles + tile_index;
   };
   int slot = 0, parity = 0, previous = -1;
-  while (queue[0] < end) {
+  while (queue[0] / 2 < end) {
     ptx::cp_async_wait<kStages - 2>();
     __syncthreads();
     copy_next(kStages - 1, static_cast<u32>(slot + kStages - 1) % kStages);
@@ -397,11 +399,11 @@ __global__ __launch_bounds__(kThreads, kBlocksPerMultiprocessor) void attend_ker
       if (previous >= 0)
         write_sums(warp_sums + (parity ^ 1) * kWarps * kBlock, a.sums + place(previous) * kBlock,
                    a.totals + place(previous) * 2);
-    const Page page{slots + slot * kSlot, entries[0] < 0, min(kBlock, head.tokens - queue[0] * kBlock)};
+    const Page page{slots + slot * kSlot, queue[0] % 2 != 0, min(kBlock, head.tokens - queue[0] / 2 * kBlock)};
     if (!idle) {
       if constexpr (pass == Pass::LogSums || !kWhole) {
         if constexpr (pass == Pass::Attention) lane_sums.clear();
-        lane_sums.add_page<T>(page, queries, lane, scale);
+        lane_sums.add_page<T, kOverlap>(page, queries, lane, scale);
         if constexpr (pass == Pass::Attention) {
           lane_sums.join();
 #pragma unroll
@@ -415,14 +417,14 @@ __global__ __launch_bounds__(kThreads, kBlocksPerMultiprocessor) void attend_ker
       }
       if constexpr (pass == Pass::Attention) {
         float* masses = warp_sums + (parity * kWarps + warp) * kBlock;
-        each_tile<T>(page, queries, lane, [&](int tile, const float(&s)[kColumns][4]) {
+        each_tile<T, kOverlap>(page, queries, lane, [&](int tile, const float(&s)[kColumns][4]) {
           add_attention(s, lse, scale, lane, masses + tile * 16);
         });
       }
     }
-    previous = queue[0];
+    previous = queue[0] / 2;
 #pragma unroll
-    for (int i = 0; i + 1 < kStages; ++i) queue[i] = queue[i + 1], entries[i] = entries[i + 1];
+    for (int i = 0; i + 1 < kStages; ++i) queue[i] = queue[i + 1];
     parity ^= 1;
     slot = (slot + 1) % kStages;
   }

@@ -12,6 +12,10 @@
 namespace rarefy {
 
 CacheConfig checked_config(CacheConfig c) {
+  require_device(c.device);
+  if (!c.device.is_cpu())
+    fail(ErrorCode::Unsupported, "E_NO_CUDA", "device '{}': models and their cache run on the CPU only so far",
+         to_string(c.device));
   CHECK(c.layers > 0 && c.kv_heads > 0 && c.q_heads > 0 && c.q_heads % c.kv_heads == 0,
         "cache of {} layers, {} query heads, {} KV heads", c.layers, c.q_heads, c.kv_heads);
   if (!format24::supported_head_dim(c.head_dim))

@@ -44,6 +44,7 @@ Transformer::Transformer(const Model& model, TransformerOptions options, Device 
       hidden_(options_.max_rows * model.config.hidden * 4),
       workspace_(device),
       stream_(device) {
+  CHECK(device.is_cpu(), "device '{}': models run on the CPU only so far", to_string(device));
   if (options_.channel_order.empty()) options_.channel_order = default_order(model.config);
   check_order(model.config, options_.channel_order);
 }

@@ -20,7 +20,8 @@ __device__ inline std::uint32_t tile_address64(int lane) {
   return static_cast<std::uint32_t>(format24::swizzle64(lane % 16, lane / 16 * 16));
 }
 
-/// s[key tile] += K Q^T of one block; q[step of 16 channels].
+/// s[key tile] += K Q^T of one block; q[step of 16 channels]. Key tiles are the inner loop: a product waits some 30
+/// cycles for the one before it on the same accumulator, and one warp has nothing else to do meanwhile.
 template <typename T, int kHeadDim, int kTiles>
 __device__ void multiply_keys(std::uint32_t page, bool sparse, const std::uint32_t (&q)[kTiles][kHeadDim / 16][2],
                               float (&s)[4][kTiles][4]) {
@@ -29,9 +30,9 @@ __device__ void multiply_keys(std::uint32_t page, bool sparse, const std::uint32
   if (!sparse) {
     const std::uint32_t first = tile_address(lane, false);
 #pragma unroll
-    for (int m = 0; m < 4; ++m)
+    for (int c = 0; c < kHeadDim / 16; ++c)
 #pragma unroll
-      for (int c = 0; c < kHeadDim / 16; ++c) {
+      for (int m = 0; m < 4; ++m) {
         ptx::ldmatrix(a, page + c / 4 * 8192 + m * 2048 + (first ^ (c % 4 * 32)));
 #pragma unroll
         for (int t = 0; t < kTiles; ++t) ptx::mma_16816<T>(s[m][t], a, q[t][c][0], q[t][c][1]);
@@ -42,21 +43,24 @@ __device__ void multiply_keys(std::uint32_t page, bool sparse, const std::uint32
   const std::uint32_t first = kHeadDim == 128 ? tile_address(lane, false) : tile_address64(lane);
   const std::uint32_t metadata = page + static_cast<std::uint32_t>(format24::nonzero_bytes(kHeadDim)) + lane * 4;
 #pragma unroll
-  for (int m = 0; m < 4; ++m)
+  for (int pair = 0; pair < kHeadDim / 64; ++pair) {
+    std::uint32_t e[4];
 #pragma unroll
-    for (int pair = 0; pair < kHeadDim / 64; ++pair) {
-      const std::uint32_t e = ptx::load_shared(metadata + (m * (kHeadDim / 64) + pair) * 128);
+    for (int m = 0; m < 4; ++m) e[m] = ptx::load_shared(metadata + (m * (kHeadDim / 64) + pair) * 128);
 #pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const int c = pair * 2 + half;
+    for (int half = 0; half < 2; ++half) {
+      const int c = pair * 2 + half;
+#pragma unroll
+      for (int m = 0; m < 4; ++m) {
         ptx::ldmatrix(a, page + m * 16 * kRowBytes + (first ^ (c * 32)));
 #pragma unroll
         for (int t = 0; t < kTiles; ++t) {
           const std::uint32_t b[4] = {q[t][2 * c][0], q[t][2 * c][1], q[t][2 * c + 1][0], q[t][2 * c + 1][1]};
-          half == 0 ? ptx::mma_sp_16832<T, 0>(s[m][t], a, b, e) : ptx::mma_sp_16832<T, 1>(s[m][t], a, b, e);
+          half == 0 ? ptx::mma_sp_16832<T, 0>(s[m][t], a, b, e[m]) : ptx::mma_sp_16832<T, 1>(s[m][t], a, b, e[m]);
         }
       }
     }
+  }
 }
 
 /// o[channel tile] += V^T P^T of one block; p[tile of 16 keys].
@@ -68,9 +72,9 @@ __device__ void multiply_values(std::uint32_t page, bool sparse, const std::uint
   std::uint32_t a[4];
   if (!sparse) {
 #pragma unroll
-    for (int c = 0; c < kHeadDim / 16; ++c)
+    for (int k = 0; k < 4; ++k)
 #pragma unroll
-      for (int k = 0; k < 4; ++k) {
+      for (int c = 0; c < kHeadDim / 16; ++c) {
         ptx::ldmatrix_transposed(a, page + c / 4 * 8192 + k * 2048 + (first ^ (c % 4 * 32)));
 #pragma unroll
         for (int t = 0; t < kTiles; ++t) ptx::mma_16816<T>(o[c][t], a, p[t][k][0], p[t][k][1]);
@@ -78,19 +82,20 @@ __device__ void multiply_values(std::uint32_t page, bool sparse, const std::uint
     return;
   }
   const std::uint32_t metadata = page + static_cast<std::uint32_t>(format24::nonzero_bytes(kHeadDim)) + lane * 4;
+  std::uint32_t e[kHeadDim / 16];
 #pragma unroll
-  for (int c = 0; c < kHeadDim / 16; ++c) {
-    const std::uint32_t e = ptx::load_shared(metadata + c * 128);
+  for (int c = 0; c < kHeadDim / 16; ++c) e[c] = ptx::load_shared(metadata + c * 128);
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
+  for (int half = 0; half < 2; ++half)
+#pragma unroll
+    for (int c = 0; c < kHeadDim / 16; ++c) {
       ptx::ldmatrix_transposed(a, page + c / 4 * 4096 + half * 2048 + (first ^ (c % 4 * 32)));
 #pragma unroll
       for (int t = 0; t < kTiles; ++t) {
         const std::uint32_t b[4] = {p[t][2 * half][0], p[t][2 * half][1], p[t][2 * half + 1][0], p[t][2 * half + 1][1]};
-        half == 0 ? ptx::mma_sp_16832<T, 0>(o[c][t], a, b, e) : ptx::mma_sp_16832<T, 1>(o[c][t], a, b, e);
+        half == 0 ? ptx::mma_sp_16832<T, 0>(o[c][t], a, b, e[c]) : ptx::mma_sp_16832<T, 1>(o[c][t], a, b, e[c]);
       }
     }
-  }
 }
 
 /// Zeroes what a V page holds past its first `tokens` tokens: it may be NaN, which a weight of 0 would not stop.

@@ -10,6 +10,7 @@
 
 #include "bench/gpu.h"
 #include "rarefy/attention/attention.h"
+#include "rarefy/base/cuda.h"
 
 namespace rarefy::bench {
 namespace {
@@ -113,7 +114,10 @@ void run_decode(const Case& c, double bandwidth, Stream& stream, nlohmann::json&
   copy_bytes(q_device.data(), q.data(), q_device.size(), stream);
   const Shape shape{c.batch, kQHeads, kHeadDim};
   Workspace workspace(stream.device());
-  const attention::Options options{.scale = 1 / std::sqrt(static_cast<float>(kHeadDim))};
+  const attention::Options options{
+      .scale = 1 / std::sqrt(static_cast<float>(kHeadDim)),
+      .split_blocks = attention::decode_split_blocks(c.batch * kKvHeads, (c.tokens + kBlock - 1) / kBlock,
+                                                     cuda::properties(stream.device().index).multiprocessors)};
   const Timing t = time_gpu(stream, [&] {
     attention::decode({q_device.data(), DType::BF16, shape, stream.device()}, cache.view(), {}, options,
                       {o.data(), DType::BF16, shape, stream.device()}, {}, workspace, stream);

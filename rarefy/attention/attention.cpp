@@ -177,6 +177,8 @@ CudaParams cuda_params(const TensorView& q, const KvView& view, const BlockList&
   params.group = params.q_heads / view.kv_heads;
   params.scale = options.scale;
   params.local = options.local;
+  CHECK(options.split_blocks > 0, "split_blocks is {}", options.split_blocks);
+  params.split_blocks = options.split_blocks;
   params.error = options.error;
   return params;
 }
@@ -184,7 +186,8 @@ CudaParams cuda_params(const TensorView& q, const KvView& view, const BlockList&
 // The scratch holds the partials, then the error flag of callers that gave none.
 void decode_cuda(CudaParams params, std::int64_t rows, Workspace& workspace, Stream& stream) {
   const KvView& view = params.view;
-  params.splits = sm80::decode_splits(params.blocks.ids != nullptr ? params.blocks.max_selected : view.max_blocks);
+  params.splits = sm80::decode_splits(params.blocks.ids != nullptr ? params.blocks.max_selected : view.max_blocks,
+                                      params.split_blocks);
   const std::int64_t partials = rows * params.q_heads * params.splits;
   auto* scratch = workspace.reserve_as<float>(partials * (view.head_dim + 1) + 1);
   params.partial_o = scratch;
@@ -217,6 +220,14 @@ void check_q_start(std::span<const std::int32_t> q_start, int batch, std::int64_
 }
 
 }  // namespace
+
+int decode_split_blocks(std::int64_t rows, std::int64_t blocks, int multiprocessors) {
+  constexpr int kFewest = 16, kMost = 512;
+  const std::int64_t places = 2 * std::max(1, multiprocessors);  // two CTAs share a multiprocessor
+  int split = kFewest;
+  while (split < kMost && rows * blocks > std::int64_t{split} * places) split *= 2;
+  return split;
+}
 
 void decode(const TensorView& q, const KvView& view, const BlockList& blocks, const Options& options,
             const TensorView& o, const TensorView& lse, Workspace& workspace, Stream& stream) {

@@ -25,8 +25,14 @@ struct Options {
   int local = 256;  // tokens before a query's tile that are read dense while their dense page exists
   Precision precision = Precision::Fast;  // Fast may round q, p and tiles to bf16 in prefill
   Version version = Version::Fast;
+  int split_blocks = 32;          // CUDA decode: blocks of a sequence that run as one part; see decode_split_blocks
   std::int32_t* error = nullptr;  // CUDA: [1] device, set to 1 when a map entry or a listed block is bad; may be null
 };
+
+/// Blocks for Options::split_blocks, so that `rows` (sequences times KV heads) of up to `blocks` blocks fill a GPU of
+/// `multiprocessors` once: a power of two from 16 to 512. From what a cache can hold, not from what a step holds: then
+/// a sequence's result does not depend on its batch, and a captured graph stays valid while sequences grow.
+int decode_split_blocks(std::int64_t rows, std::int64_t blocks, int multiprocessors);
 
 /// Decode attention, one query per sequence, over the listed blocks of a mixed cache.  (HieraSparse Alg. 1; split-KV,
 /// IV-C)

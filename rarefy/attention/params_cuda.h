@@ -21,6 +21,7 @@ struct CudaParams {
   int group = 0;
   float scale = 1;
   int local = 0;                  // prefill only
+  int split_blocks = 32;          // decode only: blocks of a sequence that one part reads
   int splits = 1;                 // decode only: parts of a sequence's blocks that run side by side
   float* partial_o = nullptr;     // [batch, q_heads, splits, head_dim] device; decode only, null if splits is 1
   float* partial_lse = nullptr;   // [batch, q_heads, splits] device

@@ -325,6 +325,14 @@ TEST(AttentionShapes, MoreQueriesThanKeys) {
   EXPECT_EQ(got.lse[0], -std::numeric_limits<double>::infinity());
 }
 
+TEST(DecodeSplit, FillsTheGpuOnce) {
+  EXPECT_EQ(decode_split_blocks(8, 512, 132), 16);
+  EXPECT_EQ(decode_split_blocks(8, 2048, 132), 64);
+  EXPECT_EQ(decode_split_blocks(64, 512, 132), 128);
+  EXPECT_EQ(decode_split_blocks(1 << 20, 1 << 14, 1), 512);
+  EXPECT_EQ(decode_split_blocks(0, 0, 0), 16);
+}
+
 TEST(AttentionShapes, EmptyBatch) {
   const RandomCache cache{CacheSpec{}};
   const std::vector<std::int32_t> q_start = {0};

@@ -10,10 +10,6 @@ namespace rarefy::attention::sm80 {
 /// CTAs fit on an SM, so one computes while another starts or ends.
 inline constexpr int kDecodeWarps = 2;
 
-/// Blocks of a sequence that one decode CTA reads. Fixed, so that a sequence's result does not depend on its batch and
-/// a captured graph stays valid while sequences grow.
-inline constexpr int kSplitBlocks = 32;
-
 /// Query heads of one KV head that a decode CTA takes at most: two tiles of the product's N side.
 inline constexpr int kDecodeQueries = 16;
 
@@ -33,6 +29,8 @@ inline constexpr int kPrefillQueries = 128;
 /// Pages in shared memory, 16 KiB each at head_dim 128: six fit on every GPU from 8.0 on.
 inline constexpr int kPrefillPages = 6;
 
-constexpr int splits_of(int blocks) { return blocks < 1 ? 1 : (blocks + kSplitBlocks - 1) / kSplitBlocks; }
+constexpr int splits_of(int blocks, int split_blocks) {
+  return blocks < 1 ? 1 : (blocks + split_blocks - 1) / split_blocks;
+}
 
 }  // namespace rarefy::attention::sm80

@@ -161,8 +161,8 @@ __device__ inline SplitRange split_range(const CudaParams& p, int sequence, cons
       count += __popc(__ballot_sync(~0u, i < p.blocks.max_selected && ids[i] != -1));
   }
   const int last = count == 0 ? 0 : ids != nullptr ? ids[count - 1] : count - 1;
-  const int begin = static_cast<int>(blockIdx.x) * kSplitBlocks;
-  return {begin, min(begin + kSplitBlocks, count), count, min(tokens - last * kBlock, kBlock)};
+  const int begin = static_cast<int>(blockIdx.x) * p.split_blocks;
+  return {begin, min(begin + p.split_blocks, count), count, min(tokens - last * kBlock, kBlock)};
 }
 
 /// One split of one sequence, KV head and tile of query heads: grid (splits, kv_heads, batch * tiles of queries).
@@ -243,7 +243,7 @@ __global__ void __launch_bounds__(kDecodeWarps * 32, 2) decode_kernel(const Cuda
       }
     }
   __syncthreads();
-  const bool whole = range.count <= kSplitBlocks;
+  const bool whole = range.count <= p.split_blocks;
   for (int query = 0; query < kTiles * 8 && first_query + query < p.group; ++query) {
     float max = -INFINITY, sum = 0;
     for (int w = 0; w < kDecodeWarps; ++w) max = fmaxf(max, left[(w * kTiles * 8 + query) * kRow + kHeadDim]);
@@ -286,8 +286,8 @@ __global__ void __launch_bounds__(kHeadDim* kMergeWays) merge_kernel(const CudaP
           ? nullptr
           : p.blocks.ids + (std::int64_t{sequence} * p.view.kv_heads + head / p.group) * p.blocks.max_selected;
   const int count = split_range(p, sequence, ids).count;
-  if (count <= kSplitBlocks) return;
-  const int splits = (count + kSplitBlocks - 1) / kSplitBlocks;
+  if (count <= p.split_blocks) return;
+  const int splits = splits_of(count, p.split_blocks);
   const std::int64_t row = std::int64_t{sequence} * p.q_heads + head;
   const float* lse = p.partial_lse + row * p.splits;
   const float* o = p.partial_o + row * p.splits * kHeadDim + threadIdx.x;

@@ -5,9 +5,9 @@
 
 namespace rarefy::attention::sm80 {
 
-/// Splits that decode needs room for in partial_o and partial_lse: of a sequence of `blocks` blocks (of a list of that
-/// length).
-int decode_splits(int blocks);
+/// Parts of `split_blocks` blocks that decode needs room for in partial_o and partial_lse, for sequences of up to
+/// `blocks` blocks (for lists of up to that length).
+int decode_splits(int blocks, int split_blocks);
 
 /// Decode attention of one step; fills in nothing of `params`. Throws Unsupported (dtype, head_dim).
 void launch_decode(const CudaParams& params, Stream& stream);

@@ -8,7 +8,7 @@
 
 namespace rarefy::attention::sm80 {
 
-int decode_splits(int blocks) { return splits_of(blocks); }
+int decode_splits(int blocks, int split_blocks) { return splits_of(blocks, split_blocks); }
 
 namespace {
 

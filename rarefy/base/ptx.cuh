@@ -49,13 +49,6 @@ __device__ inline void ldmatrix_transposed(std::uint32_t (&r)[4], std::uint32_t 
                : "memory");
 }
 
-/// 2^x, with results below 2^-126 as 0: the function unit's own exponential, without the scaling that exp2f adds.
-__device__ inline float exp2_approx(float x) {
-  float y;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
-}
-
 /// Transposes an 8x8 matrix of 16-bit values held as a fragment.
 __device__ inline std::uint32_t movmatrix(std::uint32_t x) {
   std::uint32_t y;
@@ -131,7 +124,7 @@ __device__ inline int opaque(int x) {
   return x;
 }
 
-/// 2^x, relative error 2^-22; 0 for -inf.
+/// 2^x, relative error 2^-22, results below 2^-126 as 0; without the scaling of small results that exp2f adds.
 __device__ inline float exp2(float x) {
   float y;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));

@@ -121,12 +121,6 @@ class CudaCall {
   Options options_;
 };
 
-/// q as the GPU reads it.
-std::vector<float> rounded(DType dtype, std::vector<float> q) {
-  for (float& x : q) x = static_cast<float>(decoded(dtype, encoded(dtype, x)));
-  return q;
-}
-
 /// FlashAttention's rule with P and o rounded to 16 bits: twice the error of rounding them, which is half a unit of the
 /// dtype's last place each.
 void expect_close(const Result& got, const Result& exact, DType dtype) {
@@ -165,7 +159,7 @@ TEST_P(AttentionCuda, DecodeMatchesFloat64) {
   CacheSpec spec = spec_of(GetParam(), kLengths);
   spec.seal_partial = true;
   const RandomCache cache(spec);
-  const auto q = rounded(spec.dtype, random_q(spec, static_cast<std::int64_t>(kLengths.size()), group));
+  const auto q = rounded_to(spec.dtype, random_q(spec, static_cast<std::int64_t>(kLengths.size()), group));
   CudaCall call(cache, q, group, scale_of(spec));
   const Result first = call.decode();
   expect_close(first, oracle<double>(cache, decode_queries(cache), q, group, scale_of(spec)), spec.dtype);
@@ -180,7 +174,7 @@ TEST_P(AttentionCuda, DecodeOfListedBlocks) {
   const int group = std::get<2>(GetParam());
   const CacheSpec spec = spec_of(GetParam(), {450, 70, 6000, 1, 64});
   const RandomCache cache(spec);
-  const auto q = rounded(spec.dtype, random_q(spec, 5, group));
+  const auto q = rounded_to(spec.dtype, random_q(spec, 5, group));
   std::mt19937 random(3);
   constexpr int kSelected = 70;
   std::vector<std::vector<int>> lists;
@@ -213,7 +207,7 @@ TEST_P(AttentionCuda, PrefillMatchesFloat64) {
   const RandomCache cache(spec);
   std::vector<std::int32_t> q_start;
   const auto queries = prefill_queries(cache, q_lens, 128, q_start);
-  const auto q = rounded(spec.dtype, random_q(spec, q_start.back(), group));
+  const auto q = rounded_to(spec.dtype, random_q(spec, q_start.back(), group));
   CudaCall call(cache, q, group, scale_of(spec));
   const Result first = call.prefill(q_start, 128);
   expect_close(first, oracle<double>(cache, queries, q, group, scale_of(spec)), spec.dtype);
@@ -234,7 +228,7 @@ TEST(AttentionCudaPaths, PrefillOfEveryLength) {
     const RandomCache cache(spec);
     std::vector<std::int32_t> q_start;
     const auto queries = prefill_queries(cache, {std::max(1, length - length / 3)}, 64, q_start);
-    const auto q = rounded(spec.dtype, random_q(spec, q_start.back(), 2));
+    const auto q = rounded_to(spec.dtype, random_q(spec, q_start.back(), 2));
     CudaCall call(cache, q, 2, 0.125f);
     expect_close(call.prefill(q_start, 64), oracle<double>(cache, queries, q, 2, 0.125f), spec.dtype);
     ASSERT_FALSE(HasFailure()) << length;
@@ -247,7 +241,7 @@ TEST(AttentionCudaPaths, ASequenceDoesNotDependOnItsBatch) {
   spec.lengths = {5000, 300, 2500};
   spec.sealed_k = spec.sealed_v = 0.5;
   const RandomCache cache(spec);
-  const auto q = rounded(spec.dtype, random_q(spec, 3, 4));
+  const auto q = rounded_to(spec.dtype, random_q(spec, 3, 4));
   const Result together = CudaCall(cache, q, 4, 0.125f).decode();
   const std::size_t row = static_cast<std::size_t>(2 * spec.kv_heads * 4 * spec.head_dim);
   const Result one = CudaCall(cache, {q.begin() + static_cast<std::ptrdiff_t>(row), q.end()}, 4, 0.125f, 2).decode();
@@ -262,16 +256,16 @@ TEST(AttentionCudaPaths, BadEntriesAreReportedAndReadNothing) {
   for (const std::int32_t bad : {0, 1 << 30, -(1 << 30), INT32_MIN, INT32_MAX}) {
     RandomCache cache(spec);
     cache.k_map()[cache.at(0, 1, 3)] = bad;
-    CudaCall call(cache, rounded(spec.dtype, random_q(spec, 1, 4)), 4, 0.125f);
+    CudaCall call(cache, rounded_to(spec.dtype, random_q(spec, 1, 4)), 4, 0.125f);
     for (const double x : call.decode().o) EXPECT_TRUE(std::isfinite(x));
     EXPECT_TRUE(call.error()) << bad;
-    CudaCall prefill(cache, rounded(spec.dtype, random_q(spec, 1, 4)), 4, 0.125f);
+    CudaCall prefill(cache, rounded_to(spec.dtype, random_q(spec, 1, 4)), 4, 0.125f);
     const std::int32_t q_start[] = {0, 1};
     for (const double x : prefill.prefill(q_start, 64).o) EXPECT_TRUE(std::isfinite(x));
     EXPECT_TRUE(prefill.error()) << bad;
   }
   const RandomCache cache(spec);
-  CudaCall call(cache, rounded(spec.dtype, random_q(spec, 1, 4)), 4, 0.125f);
+  CudaCall call(cache, rounded_to(spec.dtype, random_q(spec, 1, 4)), 4, 0.125f);
   call.decode({0, 8, 0, 1}, 2);
   EXPECT_TRUE(call.error());
 }
@@ -282,7 +276,7 @@ TEST(AttentionCudaPaths, ScoresOfMinusInfinityAndNan) {
   spec.lengths = {200};
   spec.magnitude = 2000;  // huge scores: one key takes all
   const RandomCache cache(spec);
-  const auto q = rounded(spec.dtype, random_q(spec, 1, 4, 7, 100));
+  const auto q = rounded_to(spec.dtype, random_q(spec, 1, 4, 7, 100));
   expect_close(CudaCall(cache, q, 4, 1).decode(), oracle<double>(cache, decode_queries(cache), q, 4, 1), spec.dtype);
 }
 

@@ -153,7 +153,7 @@ struct Accumulator {
         for (int lanes = 4; lanes < 32; lanes *= 2) top = fmaxf(top, __shfl_xor_sync(~0u, top, lanes));
         top = fmaxf(max[t][j], top * scale);
         const float base = top == -INFINITY ? 0.f : top;
-        factor[t][j] = ptx::exp2_approx(max[t][j] - base);
+        factor[t][j] = ptx::exp2(max[t][j] - base);
         changed = changed || top != max[t][j];
         max[t][j] = top;
         float part = 0;
@@ -162,7 +162,7 @@ struct Accumulator {
 #pragma unroll
           for (int half = 0; half < 2; ++half) {
             float& x = s[m][t][j + 2 * half];
-            x = ptx::exp2_approx(x * scale - base);
+            x = ptx::exp2(x * scale - base);
             part += x;
           }
         sum[t][j] = sum[t][j] * factor[t][j] + part;

@@ -1,6 +1,6 @@
 # Everything starts here: `make demo` and `make test` set up what they need on a bare Debian 12 or Ubuntu 24.04.
 SHELL := /bin/bash
-PACKAGES := g++ cmake ninja-build pkg-config python3 python3-venv python3-pip unzip libhwy-dev libdnnl-dev nlohmann-json3-dev \
+PACKAGES := g++ cmake ninja-build pkg-config python3 python3-venv python3-pip unzip libhwy-dev libdnnl-dev ocl-icd-opencl-dev nlohmann-json3-dev \
   libcli11-dev libfmt-dev libspdlog-dev libpcre2-dev libutf8proc-dev libgtest-dev libgmock-dev librapidcheck-dev libbenchmark-dev
 SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 MODEL := models/SmolLM2-135M-Instruct.Q4_1.gguf

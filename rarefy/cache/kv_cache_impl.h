@@ -85,6 +85,9 @@ struct KvCache::Impl {
   }
   float prefill_share(Side side) const { return side == Side::K ? config.prefill.k : config.prefill.v; }
   float decode_share(Side side) const { return side == Side::K ? config.decode.k : config.decode.v; }
+  bool weighs_by_recent(const StepSequence& s) const {
+    return config.token_weights == TokenWeights::Recent && s.phase != Phase::Decode;
+  }
   std::int64_t first_eligible() const { return config.sink / kBlock; }
 
   std::int64_t due_end(const StepSequence& s) const;
@@ -98,8 +101,13 @@ struct KvCache::Impl {
   void write_head(BlockMap& target, const float* rows, std::int64_t stride, const StepSequence& s, int kv_head);
   std::vector<Candidate> candidates(int layer, Side side, const StepSequence& s, int kv_head, std::int64_t begin,
                                     std::int64_t end);
-  std::vector<QuerySet> queries(int layer, const Candidate& block) const;
-  std::int64_t length_in_step(int slot) const;
+  struct StepRows {
+    const StepSequence& sequence;
+    std::int64_t first;   // its first row of q
+    std::int64_t kv_len;  // its tokens, those of this step included
+  };
+  StepRows step_rows(int slot) const;
+  std::vector<QuerySet> queries(int layer, const Candidate& block, const StepRows& own) const;
   KeyPage keys_of(int layer, const Candidate& c, std::int64_t block, std::int64_t length,
                   std::vector<std::byte>& unpacked) const;
   std::vector<float> log_sums(int layer, const Candidate& head, std::int64_t length,

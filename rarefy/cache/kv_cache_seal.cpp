@@ -16,24 +16,18 @@ std::vector<Candidate> KvCache::Impl::candidates(int layer, Side side, const Ste
   return out;
 }
 
-/// The queries that stand for those to come, one set per query head of the block's KV head.
-std::vector<QuerySet> KvCache::Impl::queries(int layer, const Candidate& block) const {
+/// The queries that stand for those to come, one set per query head of the block's KV head: the last of the step's,
+/// or the calibration's.
+std::vector<QuerySet> KvCache::Impl::queries(int layer, const Candidate& block, const StepRows& own) const {
   constexpr std::int64_t kRecent = 256,
                          kEvery = 4;  // every fourth of the last 256 queries: neighbours ask for the same
-  std::int64_t row = 0;
-  const StepSequence* own = nullptr;
-  for (const StepSequence& s : step) {
-    if (s.sequence == block.slot) own = &s;
-    if (own == nullptr) row += s.q_len;
-  }
   const int group = config.q_heads / config.kv_heads;
-  const bool recent = config.token_weights == TokenWeights::Recent && own->phase != Phase::Decode;
   std::vector<QuerySet> out;
   for (int head = block.kv_head * group; head < (block.kv_head + 1) * group; ++head) {
-    if (recent) {
-      const std::int64_t count = std::min<std::int64_t>(kRecent, own->q_len),
+    if (weighs_by_recent(own.sequence)) {
+      const std::int64_t rows = own.sequence.q_len, count = std::min(kRecent, rows),
                          stride = std::int64_t{config.q_heads} * config.head_dim;
-      const float* first = q.as<float>() + (row + own->q_len - count) * stride + std::int64_t{head} * config.head_dim;
+      const float* first = q.as<float>() + (own.first + rows - count) * stride + std::int64_t{head} * config.head_dim;
       out.push_back({first, (count + kEvery - 1) / kEvery, kEvery * stride});
     } else if (config.calibration != nullptr) {
       out.push_back({config.calibration->probe(layer, head), config.calibration->probes, config.head_dim});
@@ -42,11 +36,14 @@ std::vector<QuerySet> KvCache::Impl::queries(int layer, const Candidate& block) 
   return out;
 }
 
-/// Tokens of a sequence, those of this step included.
-std::int64_t KvCache::Impl::length_in_step(int slot) const {
-  for (std::size_t i = 0; i < step.size(); ++i)
-    if (step[i].sequence == slot) return kv_len[i];
-  return sequences[static_cast<std::size_t>(slot)].length;
+/// Where a sequence of the step stands in it.
+KvCache::Impl::StepRows KvCache::Impl::step_rows(int slot) const {
+  std::int64_t first = 0;
+  for (std::size_t i = 0; i < step.size(); ++i) {
+    if (step[i].sequence == slot) return {step[i], first, kv_len[i]};
+    first += step[i].q_len;
+  }
+  CHECK(false, "sequence {} is not in the step", slot);
 }
 
 /// The keys of a block, dense; sealed ones are unpacked into `unpacked`: they still say how they attract queries.
@@ -60,28 +57,30 @@ KeyPage KvCache::Impl::keys_of(int layer, const Candidate& c, std::int64_t block
   return {unpacked.data(), config.dtype, config.head_dim, tokens};
 }
 
-/// Token weights of blocks that are sealed together, one KV head after the other. When the prompt has ended, the
-/// softmax of the expected attention runs over all its keys and the mean over what is sealed: a tenth better than block
-/// by block, which needs no other keys and so serves blocks that are sealed while the text still grows.
+/// Token weights of blocks that are sealed together, one KV head after the other. For the step's own queries, and once
+/// the prompt has ended, the softmax of the expected attention runs over all keys there are and the mean over what is
+/// sealed: a tenth better than block by block. Probes weigh block by block while the text grows, so that a block's seal
+/// needs no other keys and is the same however the prompt is cut into chunks.
 void KvCache::Impl::weigh_tokens(int layer, const std::vector<Candidate>& blocks) {
   weights.resize(blocks.size() * kBlock);
   for (std::size_t begin = 0, end; begin < blocks.size(); begin = end) {
     const Candidate& head = blocks[begin];
     for (end = begin + 1; end < blocks.size() && blocks[end].slot == head.slot && blocks[end].kv_head == head.kv_head;)
       ++end;
-    const std::vector<QuerySet> sets = queries(layer, head);
-    const std::int64_t length = length_in_step(head.slot);
+    const StepRows own = step_rows(head.slot);
+    const std::vector<QuerySet> sets = queries(layer, head, own);
+    const bool all_keys = prompt_ended || weighs_by_recent(own.sequence);
     std::vector<float> lse;
-    if (prompt_ended) lse = log_sums(layer, head, length, sets);
+    if (all_keys) lse = log_sums(layer, head, own.kv_len, sets);
 #pragma omp parallel for schedule(dynamic, 2) if (end - begin > 4)
     for (std::size_t i = begin; i < end; ++i) {
       std::vector<std::byte> unpacked;
       float* mass = weights.data() + i * kBlock;
-      expected_attention(keys_of(layer, blocks[i], blocks[i].block, length, unpacked), sets,
-                         prompt_ended ? lse.data() : nullptr, mass);
+      expected_attention(keys_of(layer, blocks[i], blocks[i].block, own.kv_len, unpacked), sets,
+                         all_keys ? lse.data() : nullptr, mass);
     }
     double mean = 1.0 / kBlock;
-    if (prompt_ended) {
+    if (all_keys) {
       double total = 0;  // in order, so that the sum does not depend on the number of threads
       for (std::size_t i = begin * kBlock; i < end * kBlock; ++i) total += weights[i];
       mean = total / static_cast<double>((end - begin) * kBlock);
